@@ -168,7 +168,7 @@ class ReplicaSet:
                 f"in sync are known ({_named(self.in_sync)}), found one of epoch {epoch}: let one of these "
                 "take over"
             )
-        next_epoch = epoch + 1 + UNSEEN_EPOCHS if epoch > self.epoch else self.epoch + 1
+        next_epoch = self._later_than(epoch)
         members = {**self.members, member: SetMember(host)}
         return replace(
             self, epoch=next_epoch, owner=member, in_sync=frozenset(), members=members, successor=""
@@ -263,8 +263,11 @@ class ReplicaSet:
             )
         return replace(self, replicas=replicas, min_in_sync=min_in_sync)
 
-    def promoted(self, member: str, lost: Iterable[str]) -> "ReplicaSet":
+    def promoted(self, member: str, lost: Iterable[str], epoch: int = 0) -> "ReplicaSet":
         """`member` alone is in sync and owns, in the next epoch: every member in sync was given up by name.
+
+        Args:
+            epoch: the newest of all journals that are known; later than the entry's if etcd was set back.
 
         Raises SetRefusedError: one is no member, this one is in sync, or one in sync is not among the lost
         ones.
@@ -286,15 +289,19 @@ class ReplicaSet:
                 f"expected every member of shard {self.shard} in sync to be named as lost, found "
                 f"{_named(kept)} with all accepted ones: start one, and it takes over, or name it with --lost"
             )
-        if self.epoch >= PROMOTED_MAX:
+        epoch = self._later_than(epoch)
+        if epoch > PROMOTED_MAX:
             raise SetRefusedError(
-                f"expected an epoch of shard {self.shard} before {PROMOTED_MAX}, found {self.epoch}: no "
-                "range of record numbers is left"
+                f"expected an epoch of shard {self.shard} up to {PROMOTED_MAX}, found {epoch}: no range of "
+                "record numbers is left"
             )
-        epoch = self.epoch + 1
         return replace(
             self, epoch=epoch, owner=member, in_sync=frozenset({member}), successor="", promoted_in=epoch
         )
+
+    def _later_than(self, epoch: int) -> int:
+        """An epoch that no owner has had, where a journal knows this one."""
+        return epoch + 1 + UNSEEN_EPOCHS if epoch > self.epoch else self.epoch + 1
 
     def write_of(self, changed: "ReplicaSet") -> Write:
         """The write that makes this entry the changed one, or nothing if it was changed meanwhile."""

@@ -30,6 +30,7 @@ RECONNECT_MS_MAX: Final = 500
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
+_POLLOUT: Final = int(zmq.POLLOUT)
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
@@ -129,6 +130,14 @@ class LoopSocket:
         if not self._scheduled and not self.is_paused and self._has_more():
             self._schedule()
         return sent
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a message would be sent now: the other end listens, and takes what was sent before."""
+        events: int = self._socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
+        if events & _POLLIN and not self._scheduled and not self.is_paused:
+            self._schedule()
+        return bool(events & _POLLOUT)
 
     def resume(self) -> None:
         """Reads the messages that arrived while the socket was paused."""

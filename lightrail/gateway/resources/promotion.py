@@ -32,10 +32,7 @@ async def promote(request: Request) -> web.Response:
     if unknown is not None:
         known = ", ".join(sorted(found.members))
         raise ProblemError(422, f"shard {found.shard} has no member {unknown[:64]!a}; it has {known}")
-    try:
-        changed = found.promoted(member, lost)
-    except SetRefusedError as error:
-        raise ProblemError(409, str(error)) from None
+    _promoted(found, member, lost)
     services = request.services
     for each in sorted(found.in_sync):
         running = services.map.followers.get((found.shard, each))
@@ -63,8 +60,17 @@ async def promote(request: Request) -> web.Response:
             f"found it at record {own.next_lsn - 1}, and {further[0]} at {answers[further[0]].next_lsn - 1}: "
             "promote that one, or name it as lost, too",
         )
-    await replicas.write(services, found, changed)
+    newest = max(reach.epoch for reach in answers.values())
+    await replicas.write(services, found, _promoted(found, member, lost, newest))
     return web.json_response({"replicas": replicas.shown(services.map, found.shard)})
+
+
+def _promoted(found: ReplicaSet, member: str, lost: list[str], epoch: int = 0) -> ReplicaSet:
+    """The changed entry. Raises ProblemError."""
+    try:
+        return found.promoted(member, lost, epoch)
+    except SetRefusedError as error:
+        raise ProblemError(409, str(error)) from None
 
 
 def _set_of(request: Request) -> ReplicaSet:

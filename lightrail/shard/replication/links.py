@@ -5,24 +5,30 @@ it reaches. A member that follows has a connection to the owner (`OwnerLink`).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from lightrail.cluster.replica_sets import MEMBERS_MAX
 from lightrail.shard.replicas.candidate import ENDED_NS, LOOK_NS
 from lightrail.wire import keys, looking
+from lightrail.wire.frames import WireError
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.replication import Reach
+from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
 from lightrail.wire.socket import LoopSocket, bind, dealer
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
+    from lightrail.shard.replication.stream import Stream
 
 LEAVE_MS: Final = 100
 """How long a member that ends tries to say so to the owner."""
 MESSAGES_AHEAD: Final[int] = 1_000
 """Messages of one connection that wait to be received."""
+
+log = logging.getLogger("lightrail.shard.replication.links")
 
 
 def _nothing() -> None:
@@ -73,6 +79,50 @@ class MembersSocket:
         self._context.term()
 
 
+class Inbox:
+    """What other members send to this one: looks, and what is for the owner's stream, once there is one.
+
+    Args:
+        answer: answers a LOOK that a connection has sent.
+        refuse: answers a connection that this member does not own the shard.
+    """
+
+    def __init__(
+        self, answer: Callable[[bytes, MemberMessage], None], refuse: Callable[[bytes], None]
+    ) -> None:
+        self.stream: Stream | None = None
+        """To the other members, while this one owns."""
+        self.keeps_attaches = False
+        """Whether this member takes over: others may attach before it has recovered its journal."""
+        self._attaches: dict[bytes, list[bytes]] = {}
+        """What they have sent then, by their connections."""
+        self._answer = answer
+        self._refuse = refuse
+
+    def receive(self, identity: bytes, parts: list[bytes]) -> None:
+        """A message of a connection."""
+        try:
+            kind = decode(parts[:1]).kind
+        except WireError as error:
+            log.error("a message of a member can't be read: %s", error)
+            return
+        if kind is MessageKind.LOOK:
+            self._answer(identity, decode(parts))
+        elif self.stream is not None:
+            self.stream.receive(identity, parts)
+        elif self.keeps_attaches and kind is MessageKind.ATTACH and len(self._attaches) < MEMBERS_MAX:
+            self._attaches[identity] = parts
+        else:
+            self._refuse(identity)
+
+    def begin(self, stream: "Stream") -> None:
+        """This member owns: those that have attached already are answered first."""
+        self.stream = stream
+        for identity, parts in self._attaches.items():
+            stream.receive(identity, parts)
+        self._attaches.clear()
+
+
 class OwnerLink:
     """The connection of a member to another one: to the owner, or to ask how far it reaches."""
 
@@ -85,8 +135,8 @@ class OwnerLink:
     ) -> None:
         self.address: Final = address
         self._context = keys.context(key)
-        self._raw = dealer(self._context, address, send_max=0, receive_max=MESSAGES_AHEAD)
-        self._socket = LoopSocket(loop, self._raw, receive, _nothing)
+        socket = dealer(self._context, address, send_max=0, receive_max=MESSAGES_AHEAD)
+        self._socket = LoopSocket(loop, socket, receive, _nothing)
         self._was_connected = False
 
     def send(self, parts: Sequence[bytes]) -> bool:
@@ -97,7 +147,7 @@ class OwnerLink:
     def is_refused(self) -> bool:
         """Whether there was a connection, and there is none now: the process at the other end has ended, or
         the network reset the connection. A hint, and no proof."""
-        is_connected = bool(self._raw.getsockopt(zmq.EVENTS) & int(zmq.POLLOUT))  # type: ignore[operator]
+        is_connected = self._socket.is_connected
         self._was_connected |= is_connected
         return self._was_connected and not is_connected
 

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError
@@ -17,6 +18,7 @@ from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError, key_of
 from lightrail.model.clock import steady_ns
 from lightrail.shard.replicas.leases import BEAT_NS, Grant, OwnersLeases
 from lightrail.shard.replicas.marks import required
+from lightrail.shard.replicas.watched import ALONE_NS, SILENT_NS, Watched
 from lightrail.shard.replication.stream import FollowerState, Stream
 from lightrail.telemetry.replicas import ReplicaCounts
 from lightrail.wire.replication import JournalEnds
@@ -27,45 +29,17 @@ if TYPE_CHECKING:
     from lightrail.shard.journal.journal import Journal
     from lightrail.shard.replication.replica import Replica
 
-SILENT_NS: Final[int] = 1_000_000_000
-"""Time without an acknowledgement after which a member is removed."""
-ALONE_NS: Final[int] = 5_000_000_000
-"""The same if no member acknowledges: then it is the owner that is cut off, more likely than all of them."""
-SLOWNESS: Final = 3
-"""How many times longer one may be silent that answers beats: on a busy machine a disk takes a second."""
 LATE_S: Final = 0.5
 """Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
 """Age of a commit here, that another member has on its disk, after which the disk of the owner hangs."""
+PREPARE_S: Final = 5.0
+"""How long an owner that is to end goes on until its successor has read its journal."""
 NEW_NS: Final = 2_000_000_000
 """How long an owner is new: until members attach and its predecessor is removed, nothing is accepted."""
 NEW_S: Final = 0.05
 """Time between two of its beats meanwhile."""
-KEPT_UP_NS: Final[int] = 10_000_000_000
-"""How long a member that was removed has to keep up before it is in sync again; doubled each time."""
-KEPT_UP_NS_MAX: Final[int] = 600_000_000_000
-
 log = logging.getLogger("lightrail.shard.replication.owning")
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class _Watched:
-    """What the owner knows of another member."""
-
-    silent_ns: int = 0
-    """For how long it has not reached `number`, `lsn`, or granted a lease, while this owner was at work."""
-    quiet_ns: int = 0
-    """For how long it has answered no beat, while this owner was at work."""
-    lease_ns: int = 0
-    """The end of its last lease."""
-    number: int = 0
-    """Of the last message that was sent to it when it had acknowledged all of the former ones."""
-    lsn: int = 0
-    """Of the last record that was on the owner's disk then."""
-    live_ns: int | None = None
-    """Since when it has kept up with every commit."""
-    wait_ns: int = 0
-    """How long it has to keep up before it is added."""
 
 
 class Owning:
@@ -110,9 +84,9 @@ class Owning:
         self._commit_age_s = commit_age_s
         self._on_accepted = on_accepted
         self._on_deposed = on_deposed
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, Watched] = {}
         if former not in ("", member):
-            self._watched[former] = _Watched(SILENT_NS, SILENT_NS)
+            self._watched[former] = Watched(SILENT_NS, SILENT_NS)
         self._watched_ns = steady_ns()
         """When they were looked at last."""
         self._demanded: frozenset[str] = frozenset()
@@ -136,14 +110,29 @@ class Owning:
         self._beats = loop.create_task(self._beat())
 
     async def prepare(self) -> None:
-        """Chooses a member that is to take over, the one that an operator wants if there is one, and waits
-        until it has read its journal. Without a member that follows, nobody is chosen."""
+        """Chooses a member that is to take over, and waits until it has read its journal, for PREPARE_S at
+        most. Without a member that follows, nobody is chosen."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PREPARE_S
+        while (successor := self._best()) and loop.time() < until:
+            self.successor = successor
+            is_ready = await self.stream.prepare(successor, until)
+            if is_ready and successor in self.found.in_sync:
+                return
+        self.successor = successor
+
+    def _best(self) -> str:
+        """The member that is to take over: the one that an operator wants, or that which has kept up longest,
+        as a process that has just begun waits for a lease before it delivers."""
         states = {id: each.state for id, each in self.stream.followers.items()}
-        live = sorted(id for id in self.found.in_sync if states.get(id) is FollowerState.LIVE)
+        now_ns, nothing = steady_ns(), Watched()
+        live = {
+            id: self._watched.get(id, nothing).live_ns or now_ns
+            for id in sorted(self.found.in_sync)
+            if states.get(id) is FollowerState.LIVE
+        }
         wanted = self.found.successor
-        self.successor = wanted if wanted in live else next(iter(live), "")
-        if self.successor:
-            await self.stream.prepare(self.successor)
+        return wanted if wanted in live else min(live, key=lambda id: live[id], default="")
 
     async def close(self) -> None:
         """Ends; the leases are returned, so that a successor delivers at once."""
@@ -197,7 +186,12 @@ class Owning:
                 log.exception("the members of shard %d could not be kept", self.found.shard)
                 self._on_deposed("an internal error, see above")
                 return
-            await asyncio.sleep(NEW_S if now_ns < new_until_ns else BEAT_NS / 1e9 / 2)
+            live = self.stream.became_live
+            live.clear()
+            with suppress(TimeoutError):
+                # A new owner accepts nothing before a member is live and its predecessor is removed.
+                async with asyncio.timeout(NEW_S if now_ns < new_until_ns else BEAT_NS / 1e9 / 2):
+                    await live.wait()
 
     def hangs(self) -> bool:
         """Whether another member had better own the shard: its disk has a commit that is stuck here.
@@ -260,7 +254,7 @@ class Owning:
             passed_ns = 0
         synced, number = self._journal.position.synced_lsn, self.stream.number
         for member in self.found.members.keys() - {self._member}:
-            watched = self._watched.setdefault(member, _Watched())
+            watched = self._watched.setdefault(member, Watched())
             lease_ns = self._leases.until_ns(member)
             watched.quiet_ns = watched.quiet_ns + passed_ns if lease_ns == watched.lease_ns else 0
             watched.lease_ns = lease_ns
@@ -279,7 +273,7 @@ class Owning:
                 watched.silent_ns = ALONE_NS
             else:
                 watched.silent_ns += passed_ns
-            if state is not FollowerState.LIVE or self._is_lost(member):
+            if state is not FollowerState.LIVE or watched.is_lost:
                 watched.live_ns = None
             elif watched.live_ns is None:
                 watched.live_ns = now_ns
@@ -292,7 +286,7 @@ class Owning:
         if not found.in_sync and found.min_in_sync == 1:
             return found.added(self._member), frozenset()  # It has compared its journal.
         others = found.in_sync - {self._member}
-        silent = {each for each in others if self._is_lost(each)}
+        silent = {each for each in others if self._watched[each].is_lost}
         if silent == others and all(each.live_ns is None for each in self._watched.values()):
             silent = {each for each in silent if self._watched[each].silent_ns >= ALONE_NS}
         # While one that would stay is not live, nothing is accepted anyway: it may be the one that is lost.
@@ -303,7 +297,7 @@ class Owning:
                 log.debug("no member is removed: %s", error)
         for member in self._demanded - found.in_sync:
             if self._watched[member].live_ns is None:
-                self._hold_back(member)
+                self._watched[member].hold_back()
                 if self._is_unknown:
                     # Written as it is, the entry can't be changed any more by what was sent before.
                     return found, self._demanded
@@ -325,17 +319,6 @@ class Owning:
             return None  # One at a time.
         return None
 
-    def _is_lost(self, member: str) -> bool:
-        # One that answers beats is slow, more likely than lost.
-        watched = self._watched[member]
-        limit_ns = SILENT_NS if watched.quiet_ns >= SILENT_NS else SLOWNESS * SILENT_NS
-        return watched.silent_ns >= limit_ns
-
-    def _hold_back(self, member: str) -> None:
-        """A member that has not kept up has to do so for longer."""
-        watched = self._watched[member]
-        watched.wait_ns = min(KEPT_UP_NS_MAX, max(KEPT_UP_NS, 2 * watched.wait_ns))
-
     async def _change(self, changed: ReplicaSet, meanwhile: frozenset[str]) -> None:
         self._demanded = meanwhile | self._demanded if self._is_unknown else meanwhile
         self._require()
@@ -353,7 +336,7 @@ class Owning:
             if member in self.stream.left:
                 log.info("member %s of shard %d is out of sync: its process has ended", member, before.shard)
                 continue
-            self._hold_back(member)
+            self._watched[member].hold_back()
             log.warning("member %s of shard %d is out of sync: it does not acknowledge", member, before.shard)
         for member in added:
             log.info("member %s of shard %d is in sync", member, before.shard)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
-from lightrail.cluster.map import Map
+from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.replica_sets import ReplicaSet, follower_key
 from lightrail.journal.archive import Incarnation
 from lightrail.model.clock import steady_ns
@@ -35,18 +35,17 @@ from lightrail.shard.replication import joining
 from lightrail.shard.replication.following import Following, FollowingState
 from lightrail.shard.replication.links import (
     LEAVE_MS,
+    Inbox,
     MembersSocket,
     OwnerLink,
     address_for_members,
 )
 from lightrail.shard.replication.owning import Owning, owning_of
 from lightrail.shard.replication.standing_by import StandingBy
-from lightrail.shard.replication.stream import Stream
 from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
-from lightrail.wire.frames import WireError
-from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
+from lightrail.wire.replication import MemberMessage, MessageKind, Reach
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.server import Server
@@ -79,8 +78,7 @@ class Replica:
         self._knows_etcd = True
         """Whether the entry has continued what this process has seen at its start: a restored one may call a
         member in sync that has been removed since."""
-        self._stream: Stream | None = None
-        """To the other members, while this one owns."""
+        self._inbox = Inbox(self._answer_look, self._refuse)
         self.grant = Grant(steady_ns())
         self.joining = joining
         self._process = joining.process
@@ -91,7 +89,9 @@ class Replica:
         self._thread = Worker(self._loop, "mirror")
         self._link: OwnerLink | None = None
         self._news = asyncio.Event()
-        """Set when the owner has returned its leases."""
+        """Set when the owner has returned its leases, or the shard has another entry."""
+        joining.coordinator.on_news(self._read_news)
+        map.listen(self._look_at)
         self._following = Following(
             self.member,
             self._process.boot,
@@ -112,7 +112,7 @@ class Replica:
         self._process.running.show(REPLICA_FAMILIES, self._counts)
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.socket = MembersSocket(
-            self._loop, address_for_members(self._process.settings), joining.key, self._receive
+            self._loop, address_for_members(self._process.settings), joining.key, self._inbox.receive
         )
 
     @property
@@ -151,21 +151,10 @@ class Replica:
 
     # --- messages ----------------------------------------------------------------------------------------
 
-    def _receive(self, identity: bytes, parts: list[bytes]) -> None:
-        """A message of another member."""
-        try:
-            kind = decode(parts[:1]).kind
-        except WireError as error:
-            log.error("a message of a member can't be read: %s", error)
-            return
-        if kind is MessageKind.LOOK:
-            self._answer_look(identity, decode(parts))
-        elif self._stream is not None:
-            self._stream.receive(identity, parts)
-        else:
-            reason = b"this member does not own the shard"
-            refusal = MemberMessage(MessageKind.REFUSED, self._following.promised, body=reason)
-            self.socket.send(identity, refusal.encode())
+    def _refuse(self, identity: bytes) -> None:
+        reason = b"this member does not own the shard"
+        refusal = MemberMessage(MessageKind.REFUSED, self._following.promised, body=reason)
+        self.socket.send(identity, refusal.encode())
 
     def _answer_look(self, identity: bytes, look: MemberMessage) -> None:
         """Answers how far this disk reaches; with an epoch that somebody owns by now, it is a promise."""
@@ -178,7 +167,8 @@ class Replica:
             if look.epoch > self.epoch:
                 self._process.fail(f"another member owns shard {self._process.id} in epoch {look.epoch}")
                 return
-            if self._stream is not None and self._stream.is_returned:
+            stream = self._inbox.stream
+            if stream is not None and stream.is_returned:
                 return
             answer(Reach(self.epoch, _FURTHEST))
         else:
@@ -300,6 +290,16 @@ class Replica:
         self._following.detach()
         self._link = OwnerLink(self._loop, address, self.joining.key, self._following.receive)
 
+    def _read_news(self) -> None:
+        if not self.epoch:
+            # What can't be read now is read, and reported, with the next tick.
+            with suppress(CoordinatorError):
+                self.map.refresh()
+
+    def _look_at(self, changes: MapChanges) -> None:
+        if self._process.id in changes.shards:
+            self._news.set()
+
     async def _refresh(self) -> None:
         self.map.refresh()
 
@@ -309,6 +309,7 @@ class Replica:
         if owned is None:
             return
         self.epoch, self._owned, self.former = owned.epoch, owned, entry.owner
+        self._inbox.keeps_attaches = True
         # From here on the former owner is not answered any more.
         self._following.promise(self.epoch)
         log.info("member %s owns shard %d in epoch %d", self.member, self._process.id, self.epoch)
@@ -375,7 +376,7 @@ class Replica:
             # The former owner has ended in order: it is added again as soon as it has everything.
             stream.left.add(self.former)
         server.stream_to(stream, owning.may_deliver)
-        self._stream = stream
+        self._inbox.begin(stream)
         owning.show(self._counts)
         owning.may_change = False
         owning.begin(self._loop)
@@ -383,7 +384,7 @@ class Replica:
 
     async def close(self) -> None:
         """Ends in order."""
-        self._stream = None
+        self._inbox.stream = None
         with suppress(CoordinatorError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIME_MAX_S):
                 await self.joining.coordinator.unregister(follower_key(self._process.id, self.member))

@@ -43,8 +43,6 @@ BEHIND_BYTES: Final[int] = 1 << 20
 """Bytes of one message to a member that is behind."""
 ENCODED_AT_ONCE: Final[int] = 256 << 10
 """Bytes of a commit that is encoded on the loop; those of a larger one are, while the loop goes on."""
-PREPARE_S: Final = 5.0
-"""How long an owner that is to end goes on until its successor has read its journal."""
 ACCEPTED_S: Final = 1.0
 """How long an owner that ends waits for the acknowledgements of members; senders repeat the rest."""
 BEHIND_AHEAD: Final[int] = 4
@@ -117,6 +115,8 @@ class Stream:
         """Members that have read their journals, as they were requested to."""
         self.news = asyncio.Event()
         """Set when a member has acknowledged, prepared itself, or is lost."""
+        self.became_live = asyncio.Event()
+        """Set when a member has everything that was written before."""
         self._journal = journal
         self._own = own
         self._leases = leases
@@ -238,6 +238,7 @@ class Stream:
         while follower.state is FollowerState.BEHIND and len(follower.sent) < BEHIND_AHEAD:
             if follower.at == self._written:
                 follower.state = FollowerState.LIVE
+                self.became_live.set()
                 follower.sent.clear()
                 follower.ahead, follower.heard, follower.first = 0, 0, self.number + 1
                 last = MemberMessage(MessageKind.COMMIT, self.epoch, flags=BEHIND)
@@ -312,14 +313,17 @@ class Stream:
         for follower in [*self.followers.values()]:
             self._send_to(follower, message)
 
-    async def prepare(self, member: str) -> None:
-        """Waits until a member that follows is ready to take over, for PREPARE_S at most, or is lost."""
-        self._send_to(self.followers[member], MemberMessage(MessageKind.PREPARE, self.epoch))
+    async def prepare(self, member: str, until: float) -> bool:
+        """Whether a member that follows is ready to take over; waits for that until this time of the loop, or
+        until the member is lost or attaches again, which makes it forget the request."""
+        follower = self.followers[member]
+        self._send_to(follower, MemberMessage(MessageKind.PREPARE, self.epoch))
         with suppress(TimeoutError):
-            async with asyncio.timeout(PREPARE_S):
-                while member in self.followers and member not in self.prepared:
+            async with asyncio.timeout_at(until):
+                while self.followers.get(member) is follower and member not in self.prepared:
                     self.news.clear()
                     await self.news.wait()
+        return member in self.prepared
 
     async def until_accepted(self) -> bool:
         """Waits until all that is on this disk is accepted; False if it is, or ACCEPTED_S have passed since

@@ -158,7 +158,7 @@ class History:
         return life is not None and life.owning is not None and life.owning.found == self._shard.entry
 
     def _is_restored(self, member: "SimMember") -> bool:
-        """Whether a disk has everything that its owner had when the disk was seen first after its fault.
+        """Whether a disk has everything that its owner had written when it was seen first after its fault.
 
         Less does not suffice: an acknowledgement from before the fault may arrive seconds later.
         """
@@ -168,8 +168,11 @@ class History:
         if life.member is member:
             return member in self.doubted
         if member.owes is None or member.owes[0] != life.epoch:
-            ended = life.journal.position.ended.position
-            member.owes = life.epoch, ended.segment, ended.offset
+            # Also what its owner is still writing may have been acknowledged before.
+            written = {each: life.member.files.inodes[name_of(each)] for each in numbers(life.member.files)}
+            ends = {number: len(inode.live.rstrip(b"\0")) for number, inode in written.items()}
+            newest = max(number for number, end in ends.items() if end)
+            member.owes = life.epoch, newest, ends[newest]
             return False
         _, newest, end = member.owes
         for number in numbers(life.member.files):

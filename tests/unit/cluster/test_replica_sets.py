@@ -92,7 +92,7 @@ def test_while_nobody_is_known_to_be_in_sync_each_member_may_have_everything() -
         (lambda found: found.promoted("c", "abc"), "found c, which is lost"),
         (
             lambda found: replace(found, epoch=PROMOTED_MAX).promoted("c", "ab"),
-            f"before {PROMOTED_MAX}, found {PROMOTED_MAX}",
+            f"up to {PROMOTED_MAX}, found {PROMOTED_MAX + 1}",
         ),
         (lambda found: found.joined("d", "host-a"), "distinct hosts, found a on host-a already, in sync"),
         (lambda found: found.joined("d", "host-c", "c"), "found c on host-c already, running"),
@@ -111,6 +111,9 @@ def test_a_promoted_member_alone_is_in_sync_and_later_owners_know_the_epoch_of_t
     assert (later.epoch, later.promoted_in) == (10, 8)
     assert ReplicaSet.decode(Entry("replicas/4", later.encode(), 1, 1)).promoted_in == 8
     assert later.promoted("a", "b").promoted_in == 11
+    # Etcd was set back: journals know later epochs, and owners that nobody asked may know later ones still.
+    assert THREE.promoted("c", "ab", 9).promoted_in == 9 + 1 + UNSEEN_EPOCHS
+    assert THREE.promoted("c", "ab", 7) == promoted
     # Programs that know no promotions wrote, and read, the same entry.
     assert "promoted" not in THREE.encode()
 

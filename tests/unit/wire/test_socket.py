@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import select
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -267,5 +268,26 @@ def test_a_large_part_comes_as_a_view_where_copies_are_not_wanted(address: str, 
         assert type(second) is bytes
         assert bytes(first) == large
         assert second == large[:-1]
+
+    run(test)
+
+
+def test_a_look_at_whether_a_socket_is_connected_takes_no_message_away(address: str) -> None:
+    """ZeroMQ's file descriptor becomes readable once for a message, and reading EVENTS uses that up."""
+
+    async def test(context: Context) -> None:
+        router, dealer = pair(context, address)
+        end = End(dealer)
+        dealer.send(b"hello")
+        assert router.recv_multipart() == [b"d", b"hello"]
+        # It has looked for messages, and found none.
+        await asyncio.sleep(0)
+        for number in range(20):
+            router.send_multipart([b"d", b"%d" % number])
+            # The message has arrived, without a turn of the loop.
+            assert select.select([dealer.fileno()], [], [], WAIT_S)[0]
+            assert end.socket.is_connected
+            await end.has(number + 1)
+        end.socket.close()
 
     run(test)

@@ -169,6 +169,11 @@ def test_a_member_without_a_journal_or_behind_another_one_is_not_promoted() -> N
             more = {"member": "c", "lost": ["a", "b", "d"]}
             assert (await scene.ask(promotion.promote, "/", more, "0"))["replicas"]["owner"] == "c"
             await scene.put(key_of(0), SET.encode())
+        # Etcd was set back, and the journal is of a later epoch than the entry.
+        with disks(scene, c=(99, 701)) as addresses:
+            await registered(scene, addresses)
+            assert (await scene.ask(promotion.promote, "/", WORDS, "0"))["replicas"]["epoch"] > 99
+            await scene.put(key_of(0), SET.encode())
         with disks(scene, c=(0, 1)) as addresses:
             await registered(scene, addresses)
             problem = await scene.refused(promotion.promote, "/", WORDS, "0")

@@ -14,16 +14,14 @@ from lightrail.cluster.replica_sets import ReplicaSet, SetMember
 from lightrail.shard.journal.commit import Reached
 from lightrail.shard.replicas.leases import BEAT_NS, LEASE_NS, Grant, OwnersLeases
 from lightrail.shard.replicas.marks import MISSING, Marks
-from lightrail.shard.replication.owning import (
+from lightrail.shard.replicas.watched import (
     ALONE_NS,
-    HANGING_S,
     KEPT_UP_NS,
     KEPT_UP_NS_MAX,
-    LATE_S,
     SILENT_NS,
     SLOWNESS,
-    Owning,
 )
+from lightrail.shard.replication.owning import HANGING_S, LATE_S, Owning
 from lightrail.shard.replication.stream import AttachedMember, FollowerState
 
 TICK_NS = BEAT_NS // 2
@@ -402,7 +400,7 @@ def test_the_time_for_which_a_member_has_to_keep_up_is_doubled_up_to_a_limit() -
     world = World("ab")
     world.owning.follow(world.now_ns)
     for _ in range(20):
-        world.owning._hold_back("c")
+        world.owning._watched["c"].hold_back()
     assert world.owning._watched["c"].wait_ns == KEPT_UP_NS_MAX
 
 
@@ -561,8 +559,9 @@ def test_an_owner_ends_when_an_operator_wants_another_member_to_own() -> None:
         assert world.deposed == ["member c is to own shard 0: it is handed over"]
         asked: list[str] = []
 
-        async def prepare(member: str) -> None:
+        async def prepare(member: str, until: float) -> bool:
             asked.append(member)
+            return True
 
         world.stream.prepare = prepare
         world.attach("b")
@@ -578,6 +577,60 @@ def test_an_owner_ends_when_an_operator_wants_another_member_to_own() -> None:
     run(story)
 
 
+def test_an_owner_that_ends_chooses_the_member_that_has_kept_up_longest() -> None:
+    """A process that has just begun may have granted a lease before it began, and waits for its end."""
+
+    async def story() -> None:
+        world = World("abc")
+        asked: list[str] = []
+
+        async def prepare(member: str, until: float) -> bool:
+            asked.append(member)
+            return True
+
+        world.stream.prepare = prepare
+        world.attach("c")
+        await world.tick()
+        world.attach("b")
+        await world.tick()
+        await world.owning.prepare()
+        # And one that has been live for so short a time that the owner has not looked since.
+        del world.stream.followers["c"]
+        world.answering.remove("c")
+        await world.tick()
+        world.attach("c")
+        await world.owning.prepare()
+        assert asked == ["c", "b"]
+
+    run(story)
+
+
+def test_an_owner_that_ends_chooses_another_member_if_the_first_one_attaches_again_or_is_removed() -> None:
+    async def story() -> None:
+        world = World("abc")
+        asked: list[str] = []
+
+        async def prepare(member: str, until: float) -> bool:
+            asked.append(member)
+            if len(asked) == 1:
+                world.attach(member, FollowerState.ATTACHING)
+                return False
+            if len(asked) == 2:
+                world.attach("b")
+                world.owning.found = world.owning.found.removed("c")
+            return True
+
+        world.stream.prepare = prepare
+        world.attach("b")
+        await world.tick()
+        world.attach("c")
+        await world.tick()
+        await world.owning.prepare()
+        assert (asked, world.owning.successor) == (["b", "c", "b"], "b")
+
+    run(story)
+
+
 def test_a_disk_that_is_slow_keeps_no_member_out_that_it_would_keep_in() -> None:
     """Each commit takes it longer than a second, and beats are answered."""
 
@@ -588,7 +641,7 @@ def test_a_disk_that_is_slow_keeps_no_member_out_that_it_would_keep_in() -> None
         world.answering.remove("c")
         world.granting = {"c"}
         await world.tick()
-        world.owning._hold_back("c")
+        world.owning._watched["c"].hold_back()
         for _ in range(12):
             await world.tick(SILENT_NS + TICK_NS)
             slow.heard = world.stream.number

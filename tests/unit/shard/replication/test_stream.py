@@ -368,28 +368,32 @@ def test_large_commits_are_encoded_beside_the_loop() -> None:
         check_equal(world)
 
 
-def test_a_member_is_prepared_or_lost_before_an_owner_ends() -> None:
-    async def story(is_lost: bool) -> None:
+@pytest.mark.parametrize("end", ["prepared", "lost", "attached again", "late"])
+def test_a_member_is_prepared_or_lost_before_an_owner_ends(end: str) -> None:
+    async def story() -> None:
         world = World("b", required="b")
         owner = declare(world)
         world.settle_down()
         asked: list[None] = []
         member = world.members["b"].following
         member._on_prepare = lambda: asked.append(None)
-        waiting = asyncio.ensure_future(owner.stream.prepare("b"))
+        now = asyncio.get_running_loop().time()
+        until = now if end == "late" else now + 3600
+        waiting = asyncio.ensure_future(owner.stream.prepare("b", until))
         await asyncio.sleep(0)
         world.settle_down()
         assert (len(asked), waiting.done()) == (1, False)
-        if is_lost:
+        if end == "lost":
             owner.stream.lost(b"b")
-        else:
+        elif end == "attached again":
+            member.detach()
+            world.settle_down()
+        elif end == "prepared":
             member.prepared()
             world.settle_down()
-        await waiting
-        assert ("b" in owner.stream.prepared) != is_lost
+        assert await waiting == (end == "prepared")
 
-    for is_lost in (False, True):
-        asyncio.run(story(is_lost))
+    asyncio.run(story())
 
 
 def test_an_owner_that_ends_waits_for_the_acceptance_of_what_it_has_written() -> None:

@@ -116,7 +116,7 @@ class MemberStart(Start):
                 self._mark,
                 member=self.member,
                 disk=self._journal,
-                inode=data_directory.inode,
+                inode=self._inode,
                 directory=data_directory.directory,
             )
             if self.member in entry.in_sync:

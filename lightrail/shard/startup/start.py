@@ -30,7 +30,7 @@ from lightrail.model import limits
 from lightrail.shard.journal.identity import NOTHING, Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Store, StoreRefusedError
-from lightrail.shard.startup.data_directory import DataDirectory
+from lightrail.shard.startup.data_directory import DataDirectory, is_beside_etcd
 
 EXTENT_REPORT_MS: Final[int] = 5_000
 """How often a shard reports the end of its journal. A copy of its directory that lacks less than that is not
@@ -51,9 +51,12 @@ class Start:
         self._coordinator = joining.coordinator
         self._data_directory = data_directory
         self._shard = data_directory.shard
-        self._lasting = joining.process.settings.store != "memory"
-        self._together = not joining.process.settings.etcd
+        settings = joining.process.settings
+        self._lasting = settings.store != "memory"
+        self._together = not settings.etcd
         """Whether the coordinator is a file beside the directory, which is copied together with it."""
+        self._has_inode = not self._together and not is_beside_etcd(settings.data, settings.etcd)
+        """Whether a copy of the directory is another one; not where it is copied with its coordinator."""
         self._last: generations.Generation | None = None
         self._revision = 0
         self._mark: generations.Mark | None = None
@@ -102,9 +105,13 @@ class Start:
             self._mark,
             member=self._member,
             disk=disk,
-            inode=data_directory.inode if disk and not self._together else 0,
+            inode=self._inode if disk else 0,
             directory=data_directory.directory,
         )
+
+    @property
+    def _inode(self) -> int:
+        return self._data_directory.inode if self._has_inode else 0
 
     def judge(self, found: Extent) -> None:
         """Checks that the journal has its known extent. Raises StoreRefusedError."""
@@ -146,7 +153,7 @@ class Start:
             token=mark.token,
             boot=self._joining.process.boot,
             lock=self._data_directory.lock_id,
-            inode=0 if self._together else self._data_directory.inode,
+            inode=self._inode,
             segment=extent.segment,
             next_lsn=extent.next_lsn,
         )

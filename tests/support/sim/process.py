@@ -26,6 +26,7 @@ class SimProcess:
             etcd=["sim"],
             cluster="sim",
             store="journal",
+            data="",
         )
         self.running: Any = SimpleNamespace(follows="", show=lambda *_: None)
         self.ready: object = None

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from lightrail.model.endpoint import endpoint
 from lightrail.model.settings import Settings
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.startup import data_directory as residences
+from lightrail.shard.startup.data_directory import ETCD_ADDRESS
 from lightrail.shard.startup.member_start import MemberStart
 from lightrail.telemetry.process import CannotServeError, Process
 
@@ -73,7 +75,8 @@ class Life:
         assert found.member(member) == member
         self.data_directory = found
         self.etcd = etcd
-        joining = Joining(Process("shard", 0, CLUSTER, "/sockets"), etcd, None)
+        settings = replace(CLUSTER, data=str(data))
+        joining = Joining(Process("shard", 0, settings, "/sockets"), etcd, None)
         self.start = MemberStart(joining, found, member, JOURNAL)
         self.mirror: Any = SimpleNamespace(extent=Extent(1, 1, accepted), next_lsn=end)
 
@@ -154,6 +157,32 @@ def test_a_copy_stays_in_sync_if_the_follower_ended_in_order_and_the_copy_is_com
         shutil.copytree(tmp_path / "b", tmp_path / "copy")
         life = Life(etcd, tmp_path / "copy", "b", end)
         assert (await life.begin()).in_sync == in_sync
+        life.kill()
+
+    run(story)
+
+
+def test_an_installation_on_one_machine_is_copied_as_a_whole(tmp_path: Path) -> None:
+    async def story(etcd: Etcd) -> None:
+        demo = tmp_path / "demo"
+        demo.mkdir()
+        (demo / ETCD_ADDRESS).write_text("127.0.0.1:1\n")
+        life = Life(etcd, demo / "replica-1", "b")
+        await life.begin()
+        shutil.copytree(demo, tmp_path / "copy")
+        life.kill()
+        life = Life(etcd, tmp_path / "copy/replica-1", "b")
+        assert (await life.begin()).in_sync == ABC.in_sync
+        life.kill()
+        # Its members may be elsewhere with the etcd of others.
+        (tmp_path / "copy" / ETCD_ADDRESS).write_text("127.0.0.1:2\n")
+        shutil.copytree(tmp_path / "copy", tmp_path / "other")
+        for _ in range(2):
+            life = Life(etcd, tmp_path / "copy/replica-1", "b")
+            assert (await life.begin()).in_sync == ABC.in_sync
+            life.kill()
+        life = Life(etcd, tmp_path / "other/replica-1", "b")
+        assert (await life.begin()).in_sync == frozenset("ac")
         life.kill()
 
     run(story)

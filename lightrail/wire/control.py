@@ -16,9 +16,10 @@ import zmq
 
 from lightrail.model import conditions
 from lightrail.wire.bodies import decode_request, encode_request
+from lightrail.wire.dealer import RECONNECT_MS, Dealer
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.socket import RECONNECT_MS, LoopSocket, bind, dealer
+from lightrail.wire.socket import LoopSocket, bind
 
 CONTROL_MS: Final[int] = 2_000
 """How long a gateway waits for a frontend's answer about its connections."""
@@ -124,8 +125,9 @@ class ControlClient:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
         most = CONTROL_REQUESTS_MAX
-        socket = dealer(context, address, send_max=most, receive_max=most)
-        self._socket = LoopSocket(loop, socket, self._receive, _nothing)
+        self._socket = Dealer(
+            loop, context, address, self._receive, _nothing, send_max=most, receive_max=most
+        )
 
     def close(self) -> None:
         """Fails the requests that wait."""

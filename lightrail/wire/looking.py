@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from lightrail.wire.dealer import Dealer
 from lightrail.wire.frames import WireError
 from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
-from lightrail.wire.socket import LoopSocket, dealer
 
 if TYPE_CHECKING:
     import zmq
@@ -48,13 +48,8 @@ async def look_around(
         change.set()
 
     sockets = {
-        member: LoopSocket(
-            loop,
-            # Each answers once.
-            dealer(context, address, send_max=0, receive_max=1),
-            partial(receive, member),
-            _nothing,
-        )
+        # Each answers once.
+        member: Dealer(loop, context, address, partial(receive, member), _nothing, receive_max=1)
         for member, address in addresses.items()
     }
     unasked, began = set(sockets), loop.time()

@@ -86,6 +86,7 @@ class MessageKind(IntEnum):
     """The member is to take over soon."""
 
 
+_LOOK: Final = bytes((MessageKind.LOOK,))
 _KINDS: Final = {kind.value: kind for kind in MessageKind}
 
 
@@ -158,6 +159,11 @@ class MemberMessage(NamedTuple):
             places = [PIECE.pack(*piece[:4]) for piece in pieces]
             return [b"".join((head, *places)), *[piece.data for piece in pieces]]
         return [head, body] if body else [head]
+
+
+def is_look(parts: Sequence[bytes]) -> bool:
+    """Whether a message is LOOK, as its first byte says: each acknowledgement is asked."""
+    return bool(parts) and parts[0][:1] == _LOOK
 
 
 def decode(parts: Sequence[bytes]) -> MemberMessage:

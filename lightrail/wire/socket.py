@@ -24,13 +24,10 @@ WITHOUT_COPY_BYTES: Final = 512 * 1024
 """Parts of at least this size are sent without a copy; below, ZeroMQ's book-keeping costs more."""
 MESSAGES_PER_TURN: Final = 256
 """Messages that are read before the loop continues with its other work."""
-RECONNECT_MS: Final = 20
-RECONNECT_MS_MAX: Final = 500
 # Plain numbers: pyzmq's flags are members of an enumeration; joining two costs more than sending a message.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
-_POLLOUT: Final = int(zmq.POLLOUT)
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
@@ -39,42 +36,14 @@ def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
         # A socket file that a killed process left behind; this process has the lock of the directory.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(address.removeprefix("ipc://"))
-    _allow_ipv6(socket, address)
+    allow_ipv6(socket, address)
     socket.bind(address)
     bound: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
     return bound.rstrip(b"\0").decode()
 
 
-def dealer(
-    context: "zmq.Context[zmq.Socket[bytes]]",
-    address: str,
-    *,
-    send_max: int,
-    receive_max: int,
-    name: bytes = b"",
-) -> "zmq.Socket[bytes]":
-    """A DEALER that connects, now or as soon as the other end listens.
-
-    Args:
-        send_max: messages that may wait to be sent; 0: any number.
-        receive_max: messages that may wait to be received.
-        name: of this connection, for the ROUTER at the other end; empty: ZeroMQ draws one.
-    """
-    socket = context.socket(zmq.DEALER)
-    # ZeroMQ must not store messages for a process that does not listen: its successor would receive them.
-    socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.SNDHWM, send_max)
-    socket.setsockopt(zmq.RCVHWM, receive_max)
-    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-    if name:
-        socket.setsockopt(zmq.ROUTING_ID, name)
-    _allow_ipv6(socket, address)
-    socket.connect(address)
-    return socket
-
-
-def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
+def allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Call it before the socket is bound to the address, or connected."""
     # Only for IPv6 addresses: with it ZeroMQ uses the IPv6 address of a name that has both.
     if address.startswith("tcp://["):
         socket.setsockopt(zmq.IPV6, 1)
@@ -94,6 +63,8 @@ class LoopSocket:
     _after: Callable[[], None]
     _scheduled: bool = False
     _closed: bool = False
+    is_open: bool = True
+    """Whether messages can be sent; False when the socket is closed, and while a Dealer has no connection."""
     is_paused: bool = False
     """Set to leave messages in the socket; see `resume`."""
     copies: bool = True
@@ -102,9 +73,14 @@ class LoopSocket:
     _fd: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self._watch()
+
+    def _watch(self) -> None:
+        """Adds the socket to the loop."""
         self._fd = self._socket.getsockopt(zmq.FD)  # type: ignore[assignment]
         self._loop.add_reader(self._fd, self._drain)
-        self._schedule()
+        if not self._scheduled:
+            self._schedule()
 
     def send(self, parts: Sequence[bytes]) -> bool:
         """Sends the parts as one ZeroMQ message.
@@ -112,7 +88,7 @@ class LoopSocket:
         Returns:
             False if the other end does not listen (the caller sends again after the greeting).
         """
-        if self._closed:
+        if not self.is_open:
             return False
         send = self._socket.send
         copies = len(parts[-1]) < WITHOUT_COPY_BYTES
@@ -131,14 +107,6 @@ class LoopSocket:
             self._schedule()
         return sent
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether a message would be sent now: the other end listens, and takes what was sent before."""
-        events: int = self._socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
-        if events & _POLLIN and not self._scheduled and not self.is_paused:
-            self._schedule()
-        return bool(events & _POLLOUT)
-
     def resume(self) -> None:
         """Reads the messages that arrived while the socket was paused."""
         if self.is_paused:
@@ -147,9 +115,13 @@ class LoopSocket:
                 self._schedule()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Removes the socket from the loop; messages that were sent have `linger_ms` to be transmitted."""
+        """Removes the socket from the loop; messages that were sent have `linger_ms` to be transmitted.
+
+        0 is for sockets whose messages are sent as one part: see HALF_SENT_MS in dealer.py.
+        """
         if not self._closed:
             self._closed = True
+            self.is_open = False
             self._loop.remove_reader(self._fd)
             self._socket.close(linger_ms)
 

@@ -165,7 +165,7 @@ class Play:
     receiver: type[Receiver] = Receiver
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards, "LoopSocket", Wire)
+        monkeypatch.setattr(shards, "Dealer", Wire)
         self.chance = random.Random(seed)
         self.timers = Timers()
         self.files = FakeFiles()

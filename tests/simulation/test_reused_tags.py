@@ -285,7 +285,7 @@ POLICIES: Final[dict[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _wires(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "LoopSocket", Wire)
+    monkeypatch.setattr(shards, "Dealer", Wire)
 
 
 def played(seed: int, durability: Durability, policy: str, client: type[Client] = Client) -> Play:

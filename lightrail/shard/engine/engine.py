@@ -83,7 +83,7 @@ class Engine:
         self._held_turns = performer.held_turns
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
         memory = self._memory = house.memory
-        answers = self._answers = Answers(memory, store.position)
+        answers = self.answers = Answers(memory, store.position)
         admission = self._admission = Admission(store, performer, memory, counts, answers, queues.work)
         links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
         self._links, self._last_consumers = links, links.last_consumers
@@ -160,7 +160,7 @@ class Engine:
             receivers.hold(now_ms)
         if self._kept_locks.changed:
             self._kept_locks.write(now_ms)
-        answers = self._answers
+        answers = self.answers
         if answers.is_due and not (answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
         waits = is_silent or (self._queues.marks.holds and not is_closing)
@@ -202,7 +202,7 @@ class Engine:
             attached = len(performer.links) - len(self._links.receiving)
             self._house.bound_consumers(work, attached)
             performer.touched.update(memory.resumed())
-        if self._routes.holding.lines and self._answers.failure is None:
+        if self._routes.holding.lines and self.answers.failure is None:
             self._routes.resume(now_ms)
         if performer.leaving.departures:
             performer.leaving.settle_more()
@@ -246,7 +246,7 @@ class Engine:
             self._house.relieve(now_ms)
         if self._relays.touched:
             self._relays.step(now_ms)
-        if store.failure and self._answers.failure is None:
+        if store.failure and self.answers.failure is None:
             # A call failed in this step, and its caller may only have counted a refusal.
             self.commit_failed(StoreBrokenError(store.failure))
 
@@ -258,7 +258,7 @@ class Engine:
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
         """Admits batches that waited for room, and spills messages that the policy wants on disk."""
-        if queue.parked and self._answers.failure is None:
+        if queue.parked and self.answers.failure is None:
             # An admitted batch touches the queue again.
             self._admission.resume(queue, now_ms)
         if queue.view.policy.overflow == FLOW_TO_DISK:
@@ -267,31 +267,31 @@ class Engine:
 
     def commit_begun(self) -> None:
         """Notes that a commit has begun with all records so far; their answers wait for it."""
-        self._answers.commit_begun()
+        self.answers.commit_begun()
         self._messages_committing = self._performer.messages_unsynced
         self._performer.messages_unsynced = self._performer.captured_bytes = 0
 
     def commit_ended(self, now_ms: int) -> int:
         """Answers what a commit that is on this disk accepts. Returns the number of its messages."""
-        self._answers.commit_ended()
+        self.answers.commit_ended()
         self._house.clean(now_ms)
         return self._messages_committing
 
     def shared_with(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
         """From now on the shard has other members; `may_deliver`: whether the leases allow deliveries now."""
-        self._answers.share(stream)
+        self.answers.share(stream)
         self._dispatch_queue, self._held_turns.may_deliver = self._performer.dispatch_leased, may_deliver
 
     def accepted(self) -> None:
         """Other members have acknowledged, or granted leases: answers that waited leave; a step follows."""
-        self._answers.accepted()
+        self.answers.accepted()
         self._performer.touch_withheld()
 
     def _answer_without_commit(self, now_ms: int) -> None:
         """Sends answers that no record delays; with memory far above its mark they wait for longer, so that
         senders run out of credit."""
         if self._house.stuck:
-            self._answers.answer_requests()
+            self.answers.answer_requests()
         else:
             self.commit_begun()
             self.commit_ended(now_ms)
@@ -310,11 +310,11 @@ class Engine:
 
     def commit_failed(self, error: BaseException) -> None:
         """Stops all answers: after a failed write, only a restart finds out what is on disk."""
-        self._answers.fail(error)
+        self.answers.fail(error)
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
         """Calls the waiter when all records so far are on disk; in the next step if no record waits."""
-        self._answers.when_synced(waiter, number)
+        self.answers.when_synced(waiter, number)
 
     def read_ended(self, read: Read, error: BaseException | None, now_ms: int) -> None:
         """Passes messages that were read back to their queue."""
@@ -392,7 +392,7 @@ class Engine:
 
     def not_ready(self) -> str | None:
         """Why this shard does not serve, or None."""
-        failure = self._answers.failure
+        failure = self.answers.failure
         return None if failure is None else f"the store failed: {failure}"
 
     def _usage(self) -> Mapping[str, int]:

@@ -110,7 +110,7 @@ class Server:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         bound = bind(socket, address)
-        looped = LoopSocket(self._loop, socket, self._receive, self._turn)
+        looped = LoopSocket(self._loop, socket, self._receive, self.turn)
         looped.messages_per_turn = SHARD_MESSAGES
         # A large batch stays in the queue as ZeroMQ received it, because its part has a separate buffer.
         looped.copies = False
@@ -157,9 +157,9 @@ class Server:
 
     def _take_backlog(self) -> None:
         """A turn for waiting frames: frontends are served in turn, each with its frames in order."""
+        if self._closed or not self._going_on:
+            return  # Or there was a turn meanwhile.
         self._going_on = False
-        if self._closed:
-            return
         backlog = self._backlog
         until_s = self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
         while backlog and not self._store.is_crowded:
@@ -176,11 +176,7 @@ class Server:
         if backlog and not self._store.is_crowded:
             # Otherwise it continues when the commit under way has ended.
             self._go_on_soon()
-        self._turn()
-
-    def turn(self) -> None:
-        """A turn after changes in the engine that no frame caused."""
-        self._turn()
+        self.turn()
 
     def follow_directory(self) -> None:
         """Applies changes of the coordinator, if there are any."""
@@ -192,7 +188,7 @@ class Server:
             log.exception("changes of the directory could not be applied")
             self._fail(error)
         else:
-            self._turn()
+            self.turn()
 
     def not_ready(self) -> str | None:
         """Why this shard does not serve, or None."""
@@ -209,9 +205,10 @@ class Server:
             self._engine.commit_failed(error)
             self.failed.set()
 
-    def _turn(self) -> None:
-        """After the frames of a turn: steps the engine, sends, and begins a commit for the rest."""
+    def turn(self) -> None:
+        """Steps the engine after frames and other changes, sends, and begins a commit for the rest."""
         self._until_s = None
+        self._going_on &= bool(self._backlog)
         if self._closed:
             return
         try:
@@ -248,7 +245,7 @@ class Server:
             if not self._socket.send([identity, *parts]):
                 self._engine.lost(identity)
                 # Its deliveries are ready for other consumers now.
-                self._loop.call_soon(self._turn)
+                self._loop.call_soon(self.turn)
 
     # --- commits ---------------------------------------------------------------------------------------
 
@@ -273,12 +270,12 @@ class Server:
         self._engine.shared_with(stream, may_deliver)
 
     def accepted(self) -> None:
-        """Other members have acknowledged: more records are accepted."""
+        """Other members have acknowledged: more records are accepted. All that has arrived has one turn."""
         self._engine.accepted()
-        self._turn()
+        self._go_on_soon()
 
     def _end_commit(self, commit: Commit, started: float, error: BaseException | None) -> None:
-        self._commit = None
+        self._commit, waits = None, False
         self.disk.commit_ended(self._clock())
         self._socket.resume()
         if self._backlog:
@@ -289,16 +286,19 @@ class Server:
         else:
             try:
                 self._store.end_commit(commit)
-                if self._stream is not None:
-                    self._stream.end(commit)
+                waits = self._stream is not None and self._stream.end(commit)
                 messages = self._engine.commit_ended(self.now_ms())
                 self._counts.synced(messages, time.perf_counter() - started)
                 if self._archiver is not None:
                     self._archive()
+                if waits and self._engine.answers.is_due and self._store.pending:
+                    self._begin_commit()
             except Exception as raised:
                 log.exception("a commit could not be ended")
                 self._fail(raised)
-        self._turn()
+        if not waits or self._closing or self._engine.answers.is_due:
+            # What waits for other members has a turn when they have it.
+            self.turn()
         if self._commit is None:
             self._idle.set()
 
@@ -315,7 +315,7 @@ class Server:
         except Exception as raised:
             log.exception("messages of queue %s that were read back could not be applied", read.queue)
             self._fail(raised)
-        self._turn()
+        self.turn()
 
     # --- the archive -----------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class Server:
         except Exception as raised:
             log.exception("a heartbeat could not be ended")
             self._fail(raised)
-        self._turn()
+        self.turn()
         self._arm()
 
     def _arm(self) -> None:
@@ -382,7 +382,7 @@ class Server:
         for timer in (self._timer, self._poll):
             if timer is not None:
                 timer.cancel()
-        self._turn()
+        self.turn()
         is_waiting = True
         while is_waiting or not self._idle.is_set():
             # Frames that arrived at the end of the last commit may have begun another one.

@@ -32,6 +32,8 @@ from lightrail.wire.frames import EPOCHS
 
 DELIVERY_MARK_PAUSE_MS: Final[int] = 10
 """A delivery mark that is due again sooner than this is written further ahead."""
+DELIVERY_MARK_PAUSES: Final = 10
+"""How many pauses it is ahead while a fast queue goes on."""
 DELIVERY_MARK_AHEAD_MAX: Final[int] = 16_384
 """Most messages by which a delivery mark is ahead of the deliveries; it is rewritten after half as many.
 After a crash up to this number of undelivered messages may count as delivered."""
@@ -328,8 +330,14 @@ class Queues:
         """
         seen_to = queue.view.deliveries.seen_to
         if seen_to > queue.mark_due:
-            if 0 <= now_ms - queue.marked_ms < DELIVERY_MARK_PAUSE_MS:
+            passed_ms = now_ms - queue.marked_ms
+            if 0 <= passed_ms < DELIVERY_MARK_PAUSE_MS:
                 ahead = min(max(1, 2 * queue.mark_ahead), DELIVERY_MARK_AHEAD_MAX)
+            elif passed_ms > 0 and queue.mark_ahead:
+                # Half of a large mark lasts longer in a fast queue, too.
+                delivered = seen_to - queue.mark_due + queue.mark_ahead // 2
+                in_a_pause = delivered * DELIVERY_MARK_PAUSE_MS // passed_ms
+                ahead = min(DELIVERY_MARK_PAUSES * in_a_pause, DELIVERY_MARK_AHEAD_MAX)
             else:
                 ahead = 0
             queue.marked_ms, queue.mark_ahead, queue.mark_due = now_ms, ahead, seen_to + ahead // 2

@@ -48,6 +48,11 @@ class Marks(Generic[_Commit]):
         """The mark of another member; 0 for one that has not acknowledged anything."""
         return self._synced.get(member, 0)
 
+    @property
+    def waits(self) -> bool:
+        """Whether commits that the owner has synced wait for other members."""
+        return bool(self._waiting)
+
     def ended(self, lsn: int, commit: _Commit) -> None:
         """Adds a commit that the owner has synced, and whose last record ends a group: recovery cuts a group
         without its end, so there is no mark within one."""

@@ -14,10 +14,11 @@ import zmq
 from lightrail.cluster.replica_sets import MEMBERS_MAX
 from lightrail.shard.replicas.candidate import ENDED_NS, LOOK_NS
 from lightrail.wire import keys, looking
+from lightrail.wire.dealer import Dealer
 from lightrail.wire.frames import WireError
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
-from lightrail.wire.socket import LoopSocket, bind, dealer
+from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode, is_look
+from lightrail.wire.socket import LoopSocket, bind
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
@@ -101,6 +102,9 @@ class Inbox:
 
     def receive(self, identity: bytes, parts: list[bytes]) -> None:
         """A message of a connection."""
+        if self.stream is not None and not is_look(parts):
+            self.stream.receive(identity, parts)
+            return
         try:
             kind = decode(parts[:1]).kind
         except WireError as error:
@@ -108,8 +112,6 @@ class Inbox:
             return
         if kind is MessageKind.LOOK:
             self._answer(identity, decode(parts))
-        elif self.stream is not None:
-            self.stream.receive(identity, parts)
         elif self.keeps_attaches and kind is MessageKind.ATTACH and len(self._attaches) < MEMBERS_MAX:
             self._attaches[identity] = parts
         else:
@@ -135,9 +137,7 @@ class OwnerLink:
     ) -> None:
         self.address: Final = address
         self._context = keys.context(key)
-        socket = dealer(self._context, address, send_max=0, receive_max=MESSAGES_AHEAD)
-        self._socket = LoopSocket(loop, socket, receive, _nothing)
-        self._was_connected = False
+        self._socket = Dealer(loop, self._context, address, receive, _nothing, receive_max=MESSAGES_AHEAD)
 
     def send(self, parts: Sequence[bytes]) -> bool:
         """Sends a message; False if the other end does not listen."""
@@ -147,9 +147,7 @@ class OwnerLink:
     def is_refused(self) -> bool:
         """Whether there was a connection, and there is none now: the process at the other end has ended, or
         the network reset the connection. A hint, and no proof."""
-        is_connected = self._socket.is_connected
-        self._was_connected |= is_connected
-        return self._was_connected and not is_connected
+        return self._socket.was_open and not self._socket.is_open
 
     def close(self, linger_ms: int = 0) -> None:
         """What was sent has `linger_ms` to leave; the rest is dropped."""

@@ -22,6 +22,7 @@ def encoded_pieces(commit: JournalCommit, salt: int) -> Iterator[JournalPiece]:
             continue
         segment, offset, next_lsn = part.segment.number, part.start, part.segment.index.first_lsn
         data = b"".join(buffers)
+        part.pieces = [data]  # This disk gets the same bytes.
         if offset == 0:
             yield JournalPiece(segment, 0, next_lsn, 0, data[:SEGMENT_HEADER_SIZE])
             offset, data = SEGMENT_HEADER_SIZE, data[SEGMENT_HEADER_SIZE:]

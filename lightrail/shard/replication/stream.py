@@ -283,8 +283,9 @@ class Stream:
         flags = (SYNC if commit.synced else 0) | (WHOLE if commit.reached.whole else 0)
         self._under_way = self._sent(MessageKind.COMMIT, pieces, flags=flags, lsn=commit.last_lsn)
 
-    def end(self, commit: Commit) -> None:
-        """Notes that the commit under way is on this disk."""
+    def end(self, commit: Commit) -> bool:
+        """Notes that the commit under way is on this disk; returns whether commits wait for other members,
+        so that `on_accepted` follows."""
         assert isinstance(commit, JournalCommit), "only journals have members"
         self._under_way = None
         self._written = commit.reached.position
@@ -293,6 +294,7 @@ class Stream:
         for follower in [*self.followers.values()]:
             if follower.state is FollowerState.BEHIND:
                 self._catch_up(follower)
+        return self._journal.marks.waits
 
     def begin_round(self) -> int:
         """Sends a message without bytes to all live members; returns its number."""

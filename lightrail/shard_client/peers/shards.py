@@ -27,8 +27,8 @@ from lightrail.shard_client.links import (
 )
 from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError, Watch
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
+from lightrail.wire.dealer import Dealer
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
-from lightrail.wire.socket import LoopSocket, dealer
 from lightrail.wire.versions import VERSIONS, for_version, unknown
 
 log = logging.getLogger("lightrail.shard_client.peers.shards")
@@ -105,18 +105,19 @@ class ShardPeer:
         self._timer: asyncio.TimerHandle | None = None
         self._beat()
 
-    def _connected(self, address: str) -> LoopSocket:
+    def _connected(self, address: str) -> Dealer:
         # A new name for each connection: if the shard read the handshake of a former connection after that of
         # a new connection with the same name, ROUTER_HANDOVER would leave the new one open and never read it.
         self._connections += 1
         name = self._boot.to_bytes(4, "little") + f"{self._frontend}/{self._connections}".encode()
         # Messages in transit are bounded by link credit, not by a count of ZeroMQ messages.
         ahead = limits.WIRE_MESSAGES_AHEAD
-        socket = dealer(self._context, address, send_max=0, receive_max=ahead, name=name)
-        # Frames for clients are sent at once, not with the next turn of the loop.
-        looped = LoopSocket(self._loop, socket, self._receive, self._flush)
-        looped.copies = False
-        return looped
+        # `_flush`: frames for clients are sent at once, not with the next turn of the loop.
+        made = Dealer(
+            self._loop, self._context, address, self._receive, self._flush, receive_max=ahead, name=name
+        )
+        made.copies = False
+        return made
 
     @property
     def serving_boot(self) -> int | None:

@@ -1,7 +1,7 @@
 """Owners between links of a frontend and model shards; the wire and the clock are in the test's hand."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -25,8 +25,8 @@ from tests.support.shard.wires import Wire
 class HandWire(Wire):
     """A wire that also keeps what the frontend sends, for tests that look at frames."""
 
-    def __init__(self, loop: Any, socket: Any, receive: Callable[[list[bytes]], None], after: Any) -> None:
-        super().__init__(loop, socket, receive, after)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.said: list[Said] = []
         """Everything but greetings and heartbeats, since the last look."""
 
@@ -71,7 +71,7 @@ class OwnerScene:
     """One frontend, its owners, and two shards or more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 2, *, shard_wait_ms: int = 0) -> None:
-        monkeypatch.setattr(shards, "LoopSocket", HandWire)
+        monkeypatch.setattr(shards, "Dealer", HandWire)
         self.now_ms = 1_000_000
         self.beats = HandLoop()
         self.timers = HandLoop()

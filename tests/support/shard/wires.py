@@ -6,10 +6,17 @@ from typing import Any
 
 
 class Wire:
-    """Takes the place of the frontend's LoopSocket: messages wait in both directions until they are moved."""
+    """Takes the place of the frontend's Dealer: messages wait in both directions until they are moved."""
 
-    def __init__(self, loop: Any, socket: Any, receive: Callable[[list[bytes]], None], after: Any) -> None:
-        socket.close(0)
+    def __init__(
+        self,
+        loop: Any,
+        context: Any,
+        address: str,
+        receive: Callable[[list[bytes]], None],
+        after: Any,
+        **_: Any,
+    ) -> None:
         self.receive = receive
         self.up = True
         self.to_shard: deque[list[bytes]] = deque()

@@ -10,6 +10,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
+from struct import pack
 from typing import Any, Final
 
 import zmq
@@ -38,7 +39,6 @@ class Host:
         self.turns = Turns()
         self.context = context_of(self.turns)
         self.connections: dict[Connection, None] = {}
-        self.sockets: list[Socket] = []
 
 
 class Connection:
@@ -115,7 +115,7 @@ class Connection:
             del self.router.peers[self.identity]
         if self.dealer.connection is self:
             self.dealer.connection = None
-            self.dealer.reconnect()
+            self.dealer.happen(zmq.EVENT_DISCONNECTED)
 
 
 class Frame:
@@ -130,7 +130,8 @@ class Frame:
 
 
 class Socket:
-    """What lightrail uses of a zmq.Socket: a DEALER that connects, or a ROUTER that binds."""
+    """What lightrail uses of a zmq.Socket: a DEALER that connects once, a ROUTER that binds, or a PAIR that
+    receives what happens to the connection of a DEALER."""
 
     def __init__(self, network: "Network", host: Host, kind: int) -> None:
         self.host = host
@@ -139,7 +140,6 @@ class Socket:
         """Of a DEALER."""
         self.peers: dict[bytes, Connection] = {}
         """Of a ROUTER, by identity."""
-        host.sockets.append(self)
         self._network = network
         self._kind = kind
         self._fd = next(network.numbers)
@@ -150,6 +150,8 @@ class Socket:
         """Parts that are left of the message that is being received."""
         self._address = ""
         self._closed = False
+        self._events: Socket | None = None
+        """Of a DEALER: receives what happens to its connection."""
 
     def setsockopt(self, option: int, value: Any) -> None:
         if option == zmq.ROUTING_ID:
@@ -168,13 +170,22 @@ class Socket:
         self._address = address
         self._network.bound[address] = self
 
+    def monitor(self, address: str | None, events: int) -> None:
+        if address is None:
+            self._events = None
+        else:
+            self._network.monitored[address] = self
+
+    def happen(self, event: int) -> None:
+        """Something has happened to the connection."""
+        if self._events is not None:
+            self._events.take([pack("=HI", event, 0), self._address.encode()])
+
     def connect(self, address: str) -> None:
         self._address = address
-        self.reconnect()
-
-    def reconnect(self) -> None:
-        """A little later, if there is somebody."""
-        if not self._closed:
+        if self._kind == zmq.PAIR:
+            self._network.monitored.pop(address)._events = self
+        else:
             pause_s = self._network.chance.uniform(0.001, 0.05)
             self._network.loop.call_later(pause_s, self._try, context=OUTSIDE)
 
@@ -183,7 +194,7 @@ class Socket:
             return
         router = self._network.bound.get(self._address)
         if router is None or router._closed or self._network.is_apart(self.host, router.host):
-            self.reconnect()
+            self.happen(zmq.EVENT_CONNECT_RETRIED)
             return
         # As ZeroMQ draws one.
         identity = self.identity or b"\0%08d" % next(self._network.numbers)
@@ -195,20 +206,19 @@ class Socket:
         self.connection = router.peers[identity] = connection
         for host in connection.hosts:
             host.connections[connection] = None
+        self.happen(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     def send(self, part: bytes, flags: int = 0, copy: bool = True) -> None:
-        if not self._sending:
-            if self._kind == zmq.DEALER and self.connection is None:
-                raise zmq.Again
-            if self._kind == zmq.ROUTER and bytes(part) not in self.peers:
-                raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        if not self._sending and self._kind == zmq.ROUTER and bytes(part) not in self.peers:
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
         self._sending.append(part)
         if flags & zmq.SNDMORE:
             return
         parts, self._sending = self._sending, []
         if self._kind == zmq.DEALER:
-            assert self.connection is not None
-            self.connection.send(self.connection.router, parts)
+            # Without a connection ZeroMQ stores it, and it is lost with the socket.
+            if self.connection is not None:
+                self.connection.send(self.connection.router, parts)
         else:
             connection = self.peers[bytes(parts[0])]
             connection.send(connection.dealer, parts[1:])
@@ -262,6 +272,8 @@ class Network:
         self.chance = chance
         self.numbers = itertools.count(1_000)
         self.bound: dict[str, Socket] = {}
+        self.monitored: dict[str, Socket] = {}
+        """DEALERs, by the address at which their events will be received."""
         self.hosts: list[Host] = []
         self.slow = 1.0
         """Factor of every latency."""

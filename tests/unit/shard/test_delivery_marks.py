@@ -119,14 +119,38 @@ def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> 
         assert sent <= mark <= sent + AHEAD
         ahead.append(mark - sent)
     assert max(ahead) > AHEAD // 2
-    scene.tick(DELIVERY_MARK_PAUSE_MS)
-    while next_life(marks).before(1) > sent:
+    falling = [AHEAD]
+    while falling[-1]:
+        scene.tick(100 * DELIVERY_MARK_PAUSE_MS)
         number += 1
-        peer.send(1, number, [b"m"] * AHEAD)
-        sent += AHEAD
+        peer.send(1, number, [b"m"] * (falling[-1] + 1))
+        sent += falling[-1] + 1
         scene.settle_down()
-        scene.tick(DELIVERY_MARK_PAUSE_MS)
-    assert next_life(marks).before(1) == sent
+        falling.append(next_life(marks).before(1) - sent)
+    assert falling == sorted(falling, reverse=True), falling
+
+
+def test_the_mark_of_a_fast_queue_stays_ahead_when_half_of_it_lasts_longer_than_a_pause() -> None:
+    """Each mark costs a turn, and deliveries beyond the former one wait for it."""
+
+    class CountedMarks(DeliveryMarks):
+        notes = 0
+
+        def note(self, queue: int, mark: int) -> None:
+            self.notes += 1
+            super().note(queue, mark)
+
+    scene = Scene(marks=(marks := CountedMarks()))
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.consume(2, "q", 1_000_000)
+    messages = [b"m"] * (AHEAD // 20)
+    for number in range(1, 401):
+        peer.send(1, number, messages)
+        scene.settle_down()
+        scene.tick(DELIVERY_MARK_PAUSE_MS // 2)
+    # Half of a mark is delivered in ten steps, and at first there is a note for each power of two.
+    assert marks.notes <= 400 // 10 + AHEAD.bit_length()
 
 
 def test_what_is_marked_is_no_failed_delivery() -> None:

@@ -43,14 +43,14 @@ def test_a_record_that_an_answer_appends_is_committed_in_the_same_turn() -> None
     class Again:
         def accept(self, _: int) -> None:
             scene.store.append(Epoch(2))
-            scene.engine._answers.when_synced(Last(), 0)
+            scene.engine.answers.when_synced(Last(), 0)
 
     class Last:
         def accept(self, _: int) -> None: ...
 
     scene = Scene()
     scene.settle_down()
-    scene.engine._answers.when_synced(Again(), 0)
+    scene.engine.answers.when_synced(Again(), 0)
     assert scene.step().must_sync
 
 

@@ -89,7 +89,7 @@ def test_an_error_with_one_frame_ends_its_link_and_applies_those_behind_it() -> 
     peer.send(4, 1, [b"three"])
     scene.settle_down()
     assert peer.messages(3) == [b"three"]
-    assert scene.engine._answers.failure is None
+    assert scene.engine.answers.failure is None
 
 
 def _unlucky(*_: object) -> None:
@@ -103,7 +103,7 @@ def test_an_error_behind_a_record_ends_the_shard(monkeypatch: pytest.MonkeyPatch
     assert queue is not None
     monkeypatch.setattr(type(queue.machine), "apply", _unlucky)
     peer.send(1, 1, [b"one"])
-    assert "applied in part" in (scene.engine._answers.failure or "")
+    assert "applied in part" in (scene.engine.answers.failure or "")
     monkeypatch.undo()
     scene.settle_down()
     assert peer.accepted(1) == []
@@ -124,7 +124,7 @@ def test_a_store_that_fails_between_commits_ends_the_shard() -> None:
     peer = opened(scene, 1, 1)
     store.failure = "the disk is broken"
     peer.say(batch(1, 1, [b"one"]), batch(1, 2, [b"two"], durable=False))
-    assert scene.engine._answers.failure == "the disk is broken"
+    assert scene.engine.answers.failure == "the disk is broken"
     assert peer.accepted(1) == []
 
 
@@ -137,5 +137,5 @@ def test_a_store_that_fails_with_what_only_counts_a_refusal_ends_the_shard() -> 
     peer.consume(9, "q", 10)
     store.failure = "the disk is broken"
     peer.settle(9, 0, 1)
-    assert scene.engine._answers.failure == "the disk is broken"
+    assert scene.engine.answers.failure == "the disk is broken"
     assert not [record for record in store.records if isinstance(record, Settle)]

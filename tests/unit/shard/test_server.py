@@ -164,7 +164,7 @@ def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
 
         def late() -> None:
             server._receive([b"frontend-0", batch(1, 2, [b"b"])])
-            server._turn()
+            server.turn()
 
         def set_and_more() -> None:
             monkeypatch.undo()
@@ -191,7 +191,7 @@ def test_the_end_waits_for_the_commit_under_way(tmp_path: Path) -> None:
         assert store.closed
         await frontend.until(Kind.ACCEPTED)
         # Timers that were set before ring into nothing.
-        server._turn()
+        server.turn()
         server._commit_lazily()
 
     play(test, tmp_path)

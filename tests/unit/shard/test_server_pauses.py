@@ -100,7 +100,7 @@ def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
         assert queue is not None
         contents = queue.machine.contents
         await asyncio.to_thread(wait.until, lambda: contents.held == 2, "the second batch", WAIT_S)
-        server._turn()
+        server.turn()
         assert len(frontend.heard) == heard
         store.go_on.set()
         await frontend.until(Kind.PONG, 3)
@@ -186,7 +186,7 @@ def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused
         store.busy_from = 2
         frontend.say(*(batch(1, number, [b"b"]) for number in range(2, 9)), frame(Kind.PING))
         await asyncio.to_thread(wait.until, lambda: server._socket.is_paused, "a paused socket", WAIT_S)
-        server._turn()
+        server.turn()
         assert store._records == 2
         assert sum(1 for kind, _, _ in frontend.heard if kind is Kind.PONG) == 1
         store.go_on.set()
@@ -210,14 +210,14 @@ def test_what_a_frontend_sends_is_received_in_several_turns(
         frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
         await frontend.until(Kind.PRODUCER_READY)
         turns = 0
-        turn = server._turn
+        turn = server.turn
 
         def counted() -> None:
             nonlocal turns
             turns += 1
             turn()
 
-        monkeypatch.setattr(server, "_turn", counted)
+        monkeypatch.setattr(server, "turn", counted)
         frames = [batch(1, number, [b"\x00\x53\x75\xa0\x01x"], durable=False) for number in range(1, 61)]
         frontend.say(*frames[:30])
         frontend.say(*frames[30:], frame(Kind.PING))

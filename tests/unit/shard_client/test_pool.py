@@ -16,10 +16,9 @@ from tests.support.sim.loop import SimLoop
 
 
 class NobodyThere:
-    """Takes the place of LoopSocket."""
+    """Takes the place of Dealer."""
 
-    def __init__(self, loop: Any, socket: Any, receive: Any, after: Any) -> None:
-        socket.close(0)
+    def __init__(self, loop: Any, context: Any, address: str, receive: Any, after: Any, **_: Any) -> None:
         self.closed = False
 
     def send(self, parts: Sequence[bytes]) -> bool:
@@ -31,7 +30,7 @@ class NobodyThere:
 
 class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards, "LoopSocket", NobodyThere)
+        monkeypatch.setattr(shards, "Dealer", NobodyThere)
         self.loop = SimLoop()
         self.addresses: dict[int, str] = {0: "tcp://127.0.0.1:1"}
         self.pool = Pool(

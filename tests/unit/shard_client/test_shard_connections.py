@@ -23,7 +23,7 @@ Check = Callable[[ShardConnections, MemoryCoordinator], Awaitable[None]]
 
 def play(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
     async def main() -> None:
-        monkeypatch.setattr(shards, "LoopSocket", HandWire)
+        monkeypatch.setattr(shards, "Dealer", HandWire)
         coordinator = MemoryCoordinator()
         await coordinator.set_shards(2)
         made = ShardConnections(

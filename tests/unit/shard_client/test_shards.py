@@ -23,15 +23,15 @@ from lightrail.shard_client.peers.shards import (
 )
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import DUE, TIMED, VERSION, Kind, deliver, frame
+from tests.support import zmtp
 from tests.support.amqp.frontend_fakes import Said
 from tests.support.now import now
 
 
 class FakeSocket:
-    """Takes the place of LoopSocket: what was sent, and whether anybody is there."""
+    """Takes the place of Dealer: what was sent, and whether anybody is there."""
 
-    def __init__(self, loop: Any, socket: Any, receive: Any, after: Any) -> None:
-        socket.close(0)
+    def __init__(self, loop: Any, context: Any, address: str, receive: Any, after: Any, **_: Any) -> None:
         self.receive = receive
         self.after = after
         self.there = True
@@ -111,7 +111,7 @@ class FakeLinkEnd:
 
 class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards, "LoopSocket", FakeSocket)
+        monkeypatch.setattr(shards, "Dealer", FakeSocket)
         self.loop = FakeLoop()
         self.now_ms = 1_000_000
         self.flushes = 0
@@ -488,15 +488,6 @@ def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest
 # --- over ZeroMQ --------------------------------------------------------------------------------------------
 
 
-def ready_of(name: bytes) -> bytes:
-    """The handshake of a DEALER (ZMTP 3.0, mechanism NULL), all that it says before it is heard."""
-    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-    body = b"\x05READY"
-    for key, value in ((b"Socket-Type", b"DEALER"), (b"Identity", name)):
-        body += bytes((len(key),)) + key + len(value).to_bytes(4, "big") + value
-    return greeting + bytes((4, len(body))) + body
-
-
 def test_a_former_connection_whose_handshake_comes_late_does_not_silence_the_new_one(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/shard.sock"
 
@@ -527,7 +518,7 @@ def test_a_former_connection_whose_handshake_comes_late_does_not_silence_the_new
                 peer.reach(address)
                 while await heard(shard) == former:
                     pass
-                late.sendall(ready_of(former))
+                late.sendall(zmtp.ready(b"DEALER", former))
                 # Greetings are repeated until they are answered; some may be from before the handshake.
                 for _ in range(3):
                     await heard(shard)

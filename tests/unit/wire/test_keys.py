@@ -111,6 +111,9 @@ def test_who_knows_the_public_half_alone_is_refused_by_name(
         server = ControlServer(loop, ours, "tcp://127.0.0.1:0", {"any": lambda _: {}}, key)
         client = ControlClient(loop, theirs, server.address)
         try:
+            async with asyncio.timeout(20):
+                while not server._admission.refused:  # noqa: ASYNC110 - the key is shown on another thread
+                    await asyncio.sleep(0.01)
             with pytest.raises(ControlDownError, match="no answer"):
                 await client.request("any", {}, wait_ms=WAIT_MS)
         finally:

@@ -12,6 +12,7 @@ from lightrail.wire.replication import (
     MemberMessage,
     MessageKind,
     decode,
+    is_look,
 )
 
 PIECES = [JournalPiece(3, 0, 7, 0, b"a header"), JournalPiece(3, 40, 9, 0xFFFF_FFFF, b"two records")]
@@ -29,6 +30,13 @@ def test_a_message_is_decoded_as_it_was_encoded(message: MemberMessage) -> None:
     found = decode([memoryview(part) for part in message.encode()])  # type: ignore[misc]
     assert found == message._replace(pieces=found.pieces)
     assert [*found.pieces] == [*message.pieces]
+
+
+def test_a_look_is_told_from_all_else_by_its_first_byte() -> None:
+    assert is_look(MemberMessage(MessageKind.LOOK, 3).encode())
+    assert not any(is_look(each.encode()) for each in MESSAGES)
+    assert not is_look([])
+    assert not is_look([b"", b"\x05"])
 
 
 def test_the_places_of_all_pieces_are_in_the_first_part() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-import select
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from lightrail.wire.socket import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
+from lightrail.wire.socket import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket, bind
+from tests.support import zmtp
 
 Socket = zmq.Socket[bytes]
 WAIT_S = 20
@@ -56,8 +57,8 @@ class Context:
         return self._made[-1]
 
     def close(self) -> None:
-        for socket in self._made:
-            socket.close(0)
+        for made in self._made:
+            made.close(0)
         self._context.term()
 
 
@@ -272,22 +273,46 @@ def test_a_large_part_comes_as_a_view_where_copies_are_not_wanted(address: str, 
     run(test)
 
 
-def test_a_look_at_whether_a_socket_is_connected_takes_no_message_away(address: str) -> None:
-    """ZeroMQ's file descriptor becomes readable once for a message, and reading EVENTS uses that up."""
+def raw_dealer(port: int, name: bytes) -> socket.socket:
+    """A connection by hand, behind its handshake."""
+    connection = socket.create_connection(("127.0.0.1", port), WAIT_S)
+    connection.sendall(zmtp.ready(b"DEALER", name))
+    zmtp.read_handshake(connection)
+    return connection
+
+
+@pytest.mark.parametrize("end", [socket.socket.close, zmtp.reset])
+def test_peers_that_end_or_lose_their_name_within_a_message_end_no_router(
+    end: Callable[[socket.socket], None],
+) -> None:
+    """ZeroMQ looks at the ends of connections, and at names that are taken over, after 100 parts."""
 
     async def test(context: Context) -> None:
-        router, dealer = pair(context, address)
-        end = End(dealer)
-        dealer.send(b"hello")
-        assert router.recv_multipart() == [b"d", b"hello"]
-        # It has looked for messages, and found none.
-        await asyncio.sleep(0)
-        for number in range(20):
-            router.send_multipart([b"d", b"%d" % number])
-            # The message has arrived, without a turn of the loop.
-            assert select.select([dealer.fileno()], [], [], WAIT_S)[0]
-            assert end.socket.is_connected
-            await end.has(number + 1)
-        end.socket.close()
+        router = context.make(zmq.ROUTER)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        port = int(bind(router, "tcp://127.0.0.1:0").rpartition(":")[2])
+        whole = [b"%d" % number for number in range(350)]
+        server = End(router)
+        for count in range(10):
+            former = raw_dealer(port, b"name")
+            former.sendall(zmtp.message(whole))
+            # The loop does nothing until the message has arrived.
+            assert router.poll(WAIT_S * 1_000)
+            former.sendall(zmtp.message(whole, is_whole=False))
+            if count % 2:
+                end(former)
+            successor = raw_dealer(port, b"name")
+            successor.sendall(zmtp.message([b"last", b"%d" % count]))
+            server.socket._schedule()
+            async with asyncio.timeout(WAIT_S):
+                while server.got[-1:] != [[b"name", b"last", b"%d" % count]]:
+                    server.came.clear()
+                    await server.came.wait()
+            former.close()
+            successor.close()
+        first = [parts for parts in server.got if parts[1] != b"last"]
+        assert first == [[b"name", *whole]] * 10
+        server.socket.close()
 
     run(test)

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from lightrail.model.endpoint import Endpoint, endpoint
+from lightrail.shard.startup.data_directory import ETCD_ADDRESS
 
 PROGRAM: Final = "etcd"
 START_TIME_MAX_S: Final = 30.0
@@ -56,7 +57,7 @@ def address(data: str) -> Endpoint | None:
 
 
 def _address_file(data: str) -> str:
-    return os.path.join(data, "etcd.address")
+    return os.path.join(data, ETCD_ADDRESS)
 
 
 def _write_address(data: str, at: Endpoint) -> None:

@@ -80,16 +80,17 @@ def doubt(
     if then is not None:
         versions = {(key, created, at) for key, created, at in then}
         mine = {(key, each.created, each.revision) for key, each in known.items()}
-        if versions == mine:
-            return ""
-        key = min(versions ^ mine)[0]
-        return f"at revision {known_at} it had a different {key} than before"
+        if versions != mine:
+            key = min(versions ^ mine)[0]
+            return f"at revision {known_at} it had a different {key} than before"
     there = {each.key: each for each in entries}
     for each in entries:
         if each.revision <= known_at and known.get(each.key) != each:
-            return (
-                f"it has {each.key} of revision {each.revision}, which did not exist at revision {known_at}"
-            )
+            # Another history may have written the same key at the same revision, as starts of one member do.
+            what = "differs from that known" if each.key in known else "did not exist"
+            return f"it has {each.key} of revision {each.revision}, which {what} at revision {known_at}"
+    if then is not None:
+        return ""
     proven = max((each.revision for key, each in known.items() if there.get(key) == each), default=0)
     for key, each in known.items():
         if key not in there and each.revision > proven and not key.startswith(REGISTRATIONS):

@@ -6,6 +6,7 @@ The entry ``replicas/N`` (`ReplicaSet`) is changed only by transactions that are
     reclaim       after etcd was set back: a member owns whose journal knows a later epoch than the entry, and
                   nobody is in sync before it has compared its journal with those of others
     remove, add   the owner changes who is in sync, in its epoch
+    withdraw      a member whose directory was set back says that it is out of sync
     hand over     an operator names the member that is to be the next owner
     join, leave   a member is listed, or no longer: a learner, until the owner adds it
     promote       an operator gives members up, so that one that is out of sync may own the shard: its journal
@@ -190,6 +191,22 @@ class ReplicaSet:
                 f"{len(left)} without {_named(self.in_sync - left)}: start one again, or lower the minimum"
             )
         return replace(self, in_sync=left)
+
+    def withdrawn(self, member: str) -> "ReplicaSet":
+        """`member` is out of sync by its own word: its directory may lack accepted records. It may be the
+        owner, and fewer than the minimum may be left, which accept nothing.
+
+        The entry is to be written also if it is as before: what was sent to add the member fails then.
+
+        Raises SetRefusedError: nobody else is in sync.
+        """
+        if self.in_sync == {member}:
+            raise SetRefusedError(
+                f"expected another member of shard {self.shard} in sync, found {member} alone, whose "
+                "directory may lack accepted records"
+            )
+        successor = "" if self.successor == member else self.successor
+        return replace(self, in_sync=self.in_sync - {member}, successor=successor)
 
     def added(self, member: str) -> "ReplicaSet":
         """A member is in sync; the owner has demanded its acknowledgements before. The owner is as well.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -28,8 +28,9 @@ from lightrail.shard.moving.mover import Mover
 from lightrail.shard.queues.declarations import Deletions, ExpiredName
 from lightrail.shard.replication.replica import Replica
 from lightrail.shard.requests.journal_requests import JournalRequests
+from lightrail.shard.startup.arrival import make_known, move_in
 from lightrail.shard.startup.data_directory import DataDirectory
-from lightrail.shard.startup.start import make_known, move_in
+from lightrail.shard.startup.member_start import MemberStart
 from lightrail.shard.startup.storage import Storage, recover
 from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.shard.upkeep.collecting import Collecting
@@ -56,8 +57,8 @@ async def serve(process: Process) -> None:
     data_directory, start, found = await move_in(joining, cluster)
     directory, map = follow(coordinator)
     replica = None
-    if found is not None:
-        replica = Replica(joining, data_directory, map, data_directory.member(), cluster)
+    if isinstance(start, MemberStart):
+        replica = Replica(joining, data_directory, map, start, cluster)
         found = await replica.until_owner(str(page))
     counts.queues_placed = lambda: map.loads[process.id]
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
@@ -75,9 +76,9 @@ async def serve(process: Process) -> None:
                 mover.take_back(queue)
 
     with collecting.paused():
-        judges = [start.judge] if replica is None else [start.judge, replica.judge]
+        judge = start.judge if replica is None else replica.judge
         storage, engine = await open_engine(
-            joining, cluster, data_directory, judges, directory, map, counts, found, replica
+            joining, cluster, data_directory, judge, directory, map, counts, found, replica
         )
     store, marks = storage.store, storage.marks
     address = joining.wire or process.shard_address(process.id)
@@ -174,7 +175,7 @@ async def open_engine(
     joining: Joining,
     cluster: str,
     data_directory: DataDirectory,
-    judges: Sequence[Callable[[Extent], None]],
+    judge: Callable[[Extent], None],
     directory: Directory,
     map: Map,
     counts: ShardCounts,
@@ -184,13 +185,8 @@ async def open_engine(
     """The engine with all recovered queues. Raises CannotServeError, StoppedError.
 
     Args:
-        judges: check how far the journal reaches; each raises StoreError if it lacks records.
+        judge: checks how far the journal reaches, and raises StoreError if it lacks records.
     """
-
-    def judge(found: Extent) -> None:
-        for each in judges:
-            each(found)
-
     process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()

@@ -24,6 +24,7 @@ from lightrail.shard.replication import following
 from lightrail.shard.replication.owning import Owning
 from lightrail.shard.replication.replica import Replica
 from lightrail.shard.replication.taking_over import TakingOver
+from lightrail.shard.startup.member_start import MemberStart
 from tests.support.sim.member_scripts import MEMBER_SCRIPTS, script_of
 from tests.support.sim.members import MembersCluster
 
@@ -56,6 +57,10 @@ def _always(_: Any) -> bool:
 
 def _is_always_whole(_: Replica, __: int) -> bool:
     return True
+
+
+async def _never_outdated(_: MemberStart, *__: Any) -> None:
+    return
 
 
 def _learn_what_is_older(owning: Any, found: ReplicaSet) -> None:
@@ -134,6 +139,7 @@ BROKEN: dict[str, tuple[list[tuple[Any, str, Any]], str]] = {
     "delivered without leases (8)": ([(Owning, "may_deliver", _always)], "isolate"),
     "unfenced (9)": ([(Fence, "write", _unfenced)], "move alone"),
     "replaced by an older entry (11)": ([(Owning, "_learn", _learn_what_is_older)], "forgotten_etcd"),
+    "in sync on a restored disk (12)": ([(MemberStart, "_outdated", _never_outdated)], "restored_disks"),
     "no cut (10)": ([(following, "compare", _without_cut)], "blackout partition"),
 }
 """By what is broken, with the number of the law: what to replace, and the faults under which it shows."""

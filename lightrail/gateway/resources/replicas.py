@@ -26,7 +26,8 @@ FIGURES: Final = ("acknowledged_age_seconds", "behind_records", "ahead_bytes")
 async def show(request: Request) -> web.Response:
     """GET /!shards/ID/replicas; with ?reach=true how far the journal of each member reaches, if it is known.
 
-    A member that runs is asked. Of another one the last end is known that it has reported while it owned.
+    A member that runs is asked. Of another one is known how far it knew records to be accepted when it
+    reported last: at its start, and while it owned.
     """
     request.manager()
     id = record_of(request).id
@@ -38,7 +39,7 @@ async def show(request: Request) -> web.Response:
             own = reach.get(row["member"])
             if with_reach:
                 last, _ = await last_generation(request.services.coordinator, id, row["member"])
-                reported = last.next_lsn - 1 if last is not None and last.next_lsn else None
+                reported = last.next_lsn - 1 if last is not None and last.next_lsn > 1 else None
                 row["answers"] = own is not None
                 row["last_epoch"] = None if own is None else own.epoch
                 row["last_record"] = reported if own is None else own.next_lsn - 1

@@ -1,6 +1,6 @@
 """Replica: one process of a shard with replicas, from its start until it owns the shard, or ends.
 
-    replica = Replica(joining, data_directory, map, ...)
+    replica = Replica(joining, data_directory, map, start, cluster)
     found = await replica.until_owner(page)          # follows, until it has taken over
     ...                                              # recovers the journal in the epoch of `found`
     owning = replica.own(found, journal, server)     # streams to the other members
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
 from lightrail.cluster.map import Map, MapChanges
-from lightrail.cluster.replica_sets import ReplicaSet, follower_key, key_of
+from lightrail.cluster.replica_sets import ReplicaSet, follower_key
 from lightrail.journal.archive import Incarnation
 from lightrail.model.clock import steady_ns
 from lightrail.shard.journal.commit import Worker
@@ -50,6 +50,7 @@ from lightrail.wire.replication import MemberMessage, MessageKind, Reach
 if TYPE_CHECKING:
     from lightrail.shard.engine.server import Server
     from lightrail.shard.startup.data_directory import DataDirectory
+    from lightrail.shard.startup.member_start import MemberStart
 
 _FURTHEST: Final = 1 << 62
 TICK_S: Final = 0.1
@@ -62,9 +63,10 @@ class Replica:
     """One process of a member; see the module."""
 
     def __init__(
-        self, joining: Joining, data_directory: "DataDirectory", map: Map, member: str, cluster: str
+        self, joining: Joining, data_directory: "DataDirectory", map: Map, start: "MemberStart", cluster: str
     ) -> None:
-        self.member: Final = member
+        self._start = start
+        self.member: Final = start.member
         self.epoch = 0
         """In which this process owns the shard; 0 while it follows."""
         self._owned: ReplicaSet | None = None
@@ -91,7 +93,7 @@ class Replica:
         joining.coordinator.on_news(self._read_news)
         map.listen(self._look_at)
         self._following = Following(
-            member,
+            self.member,
             self._process.boot,
             self.grant,
             self._thread.submit,
@@ -103,7 +105,7 @@ class Replica:
             on_returned=self._news.set,
         )
         self._standing_by = StandingBy(self._loop, data_directory, self._following)
-        self._taking_over = TakingOver(joining, map, member, self._following, self._pause)
+        self._taking_over = TakingOver(joining, map, self.member, self._following, self._pause)
         self._counts = ReplicaCounts(
             follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
         )
@@ -191,17 +193,19 @@ class Replica:
         except StoppedError:
             self._following.leave()
             await self._end_following(LEAVE_MS)
+            await self._start.end_following(self._following.mirror)
             await self.close()
             await self.joining.leave()
             raise
 
     async def _until_owner(self, page: str) -> ReplicaSet:
-        # What a former process of this member has promised is not known: the entry has it.
-        at_start = await patiently(self._process, self._current)
-        self._following.promise(at_start.epoch)
         disk, salt = self._directory.journal
         if disk is not None:
             await self._run(lambda: self._open_at_start(disk, salt))
+        # Before anybody can ask it: a member whose directory was set back is out of sync.
+        at_start = await self._start.begin_following(self._following.mirror)
+        # What a former process of this member has promised is not known: the entry has it.
+        self._following.promise(at_start.epoch)
         # From here on other members ask how far this journal reaches.
         lock = self._directory.lock_id
         await joining.register(self.joining, self._process.id, self.member, self.socket.address, lock)
@@ -250,7 +254,7 @@ class Replica:
         is_whole = self._is_whole(owned.epoch)
         owned = await self._taking_over.compare(owned, self.former, is_whole=is_whole)
         await self._end_following()
-        self.joining.coordinator.fence.set(key_of(self._process.id), owned.revision)
+        self.joining.coordinator.fence.set(owned.key, owned.revision)
         return owned
 
     def _is_whole(self, epoch: int) -> bool:
@@ -298,15 +302,6 @@ class Replica:
 
     async def _refresh(self) -> None:
         self.map.refresh()
-
-    async def _current(self) -> ReplicaSet:
-        """The entry as it is now. Raises CoordinatorError, CannotServeError."""
-        found = await self.joining.coordinator.current(key_of(self._process.id))
-        if found is None or found.value is None:
-            raise CannotServeError(
-                f"expected the entry {key_of(self._process.id)} of a shard with replicas, found none"
-            )
-        return ReplicaSet.decode(found)
 
     async def _claim(self, entry: ReplicaSet) -> None:
         self.history = self.map.history

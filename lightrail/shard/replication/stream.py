@@ -195,6 +195,9 @@ class Stream:
             self._refused(follower, reason)
             return
         follower.state, follower.at = FollowerState.BEHIND, at
+        # What it acknowledged before may be lost: a directory that was set back attaches under the same id.
+        marks = self._journal.marks
+        marks.synced(follower.member, min(marks.mark(follower.member), at.next_lsn - 1))
         self._catch_up(follower)
 
     def _synced(self, follower: AttachedMember, message: MemberMessage) -> None:

@@ -11,11 +11,12 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lightrail.cluster.generations import Mark
+from lightrail.model.endpoint import Endpoint
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.segment import numbers
@@ -38,6 +39,9 @@ NETWORK: Final = frozenset(
     }
 )
 """Kinds of file systems that are on other machines."""
+ETCD_ADDRESS: Final = "etcd.address"
+"""File beside the directories of local members, with HOST:PORT of the etcd whose data is below the same
+directory (cli/local_etcd.py)."""
 DRAFT: Final = "shard-new.json"
 
 Allocate = Callable[[str], Awaitable[tuple[int, bool]]]
@@ -235,6 +239,18 @@ class DataDirectory:
         finally:
             files.unlock()
         return disk
+
+
+def is_beside_etcd(data: str, etcd: Sequence[Endpoint]) -> bool:
+    """Whether this etcd belongs to the installation on one machine of which `data` has a member: a copy of it
+    as a whole is one installation."""
+    try:
+        with open(
+            os.path.join(os.path.dirname(os.path.abspath(data)), ETCD_ADDRESS), encoding="ascii"
+        ) as file:
+            return [file.read().strip()] == [str(each) for each in etcd]
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
 
 
 def known(data: str) -> list[int]:

@@ -7,9 +7,8 @@
     ... start.keep(store) beside it    # reports how far the journal reaches
     await start.close(extent)          # after an orderly end a copy is as good as the original
 
-The rules are in cluster/generations.py, their reasons in docs/adr/0017.
-
-`move_in` and `make_known` are how a shard joins the cluster: its directory, its number, its entry.
+The rules are in cluster/generations.py, their reasons in docs/adr/0017. Of a member of a shard with replicas
+it is MemberStart.
 """
 
 import asyncio
@@ -20,27 +19,18 @@ from typing import Final
 
 from lightrail.cluster import generations
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, Write
-from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently, reachable_metrics
+from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
 from lightrail.cluster.map import SHARDS
 from lightrail.cluster.membership import (
     MemberRefusedError,
-    allocate_shard,
-    check_disk,
     member_of,
-    pin_disk,
-    shard_records,
 )
-from lightrail.cluster.replica_sets import ReplicaSet, follower_key
+from lightrail.cluster.replica_sets import follower_key
 from lightrail.model import limits
-from lightrail.model.endpoint import Endpoint
 from lightrail.shard.journal.identity import NOTHING, Extent
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import NewerFormatError, Store, StoreError, StoreRefusedError
-from lightrail.shard.replication import joining as membership
-from lightrail.shard.startup import data_directory as residences
-from lightrail.shard.startup.data_directory import DataDirectory
-from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
-from lightrail.telemetry.process import CannotServeError
+from lightrail.shard.journal.store import Store, StoreRefusedError
+from lightrail.shard.startup.data_directory import DataDirectory, is_beside_etcd
 
 EXTENT_REPORT_MS: Final[int] = 5_000
 """How often a shard reports the end of its journal. A copy of its directory that lacks less than that is not
@@ -61,9 +51,12 @@ class Start:
         self._coordinator = joining.coordinator
         self._data_directory = data_directory
         self._shard = data_directory.shard
-        self._lasting = joining.process.settings.store != "memory"
-        self._together = not joining.process.settings.etcd
+        settings = joining.process.settings
+        self._lasting = settings.store != "memory"
+        self._together = not settings.etcd
         """Whether the coordinator is a file beside the directory, which is copied together with it."""
+        self._has_inode = not self._together and not is_beside_etcd(settings.data, settings.etcd)
+        """Whether a copy of the directory is another one; not where it is copied with its coordinator."""
         self._last: generations.Generation | None = None
         self._revision = 0
         self._mark: generations.Mark | None = None
@@ -112,9 +105,13 @@ class Start:
             self._mark,
             member=self._member,
             disk=disk,
-            inode=data_directory.inode if disk and not self._together else 0,
+            inode=self._inode if disk else 0,
             directory=data_directory.directory,
         )
+
+    @property
+    def _inode(self) -> int:
+        return self._data_directory.inode if self._has_inode else 0
 
     def judge(self, found: Extent) -> None:
         """Checks that the journal has its known extent. Raises StoreRefusedError."""
@@ -122,7 +119,6 @@ class Start:
             generations.check_extent(
                 self._shard,
                 self._last,
-                member=self._member,
                 disk=self._data_directory.disk,
                 next_lsn=found.next_lsn,
                 directory=self._data_directory.directory,
@@ -133,44 +129,53 @@ class Start:
     # --- serving -------------------------------------------------------------------------------------------
 
     async def begin(self, disk: str, extent: Extent) -> None:
-        """Makes this the last start, in the directory and then in the coordinator.
+        """Makes this the last start, in the directory and then in the coordinator; a member that has followed
+        has done so then.
 
         Raises MemberRefusedError, StoreRefusedError, CannotServeError, StoppedError.
         """
-        if not self._lasting:
+        if not self._lasting or self._own is not None:
             return
         for _ in range(ATTEMPTS_MAX):
-            mark = generations.next_mark(self._last, self._mark, secrets.token_hex(TOKEN_BYTES))
-            own = generations.Generation(
-                disk=disk,
-                number=mark.number,
-                token=mark.token,
-                boot=self._joining.process.boot,
-                lock=self._data_directory.lock_id,
-                inode=0 if self._together else self._data_directory.inode,
-                segment=extent.segment,
-                next_lsn=extent.next_lsn,
-            )
-            try:
-                self._data_directory.write_mark(mark)
-            except OSError as error:
-                raise StoreRefusedError(
-                    f"expected to write the generation of shard {self._shard} into "
-                    f"{self._data_directory.directory}, found {error.strerror}: "
-                    "make room on this disk, or repair it"
-                ) from error
-            if await patiently(self._joining.process, lambda own=own: self._written(own)):  # type: ignore[misc]
+            if await self._begin_once(disk, extent):
                 return
-            await self._read_generation()
-            if self._last is not None and self._last.token == own.token:
-                # It was written by an attempt whose answer was lost.
-                self._own = own
-                return
-            # Another start was faster: an earlier attempt on this directory that seemed to fail, or a start
-            # on another directory.
             self._check()
             self.judge(extent)
-        raise MemberRefusedError(f"{self._key} is being changed repeatedly: try again")
+        raise self._contested()
+
+    async def _begin_once(self, disk: str, extent: Extent) -> bool:
+        """Begins the generation after the last one; False if another start was faster: an earlier attempt on
+        this directory that seemed to fail, or a start on another directory."""
+        mark = generations.next_mark(self._last, self._mark, secrets.token_hex(TOKEN_BYTES))
+        own = generations.Generation(
+            disk=disk,
+            number=mark.number,
+            token=mark.token,
+            boot=self._joining.process.boot,
+            lock=self._data_directory.lock_id,
+            inode=self._inode,
+            segment=extent.segment,
+            next_lsn=extent.next_lsn,
+        )
+        try:
+            self._data_directory.write_mark(mark)
+        except OSError as error:
+            raise StoreRefusedError(
+                f"expected to write the generation of shard {self._shard} into "
+                f"{self._data_directory.directory}, found {error.strerror}: "
+                "make room on this disk, or repair it"
+            ) from error
+        if await patiently(self._joining.process, lambda: self._written(own)):
+            return True
+        await self._read_generation()
+        if self._last is not None and self._last.token == own.token:
+            # It was written by an attempt whose answer was lost.
+            self._own = own
+            return True
+        return False
+
+    def _contested(self) -> MemberRefusedError:
+        return MemberRefusedError(f"{self._key} is being changed repeatedly: try again")
 
     async def _written(self, own: generations.Generation) -> bool:
         """Writes the entry; False if it has changed since it was read. Raises CoordinatorError."""
@@ -208,7 +213,10 @@ class Start:
                     found.number,
                 )
             self._revision = revision
-            new = replace(own, segment=extent.segment, next_lsn=extent.next_lsn)
+            new = own
+            if extent.next_lsn > own.next_lsn:
+                # A new owner with members has accepted nothing yet, and knows less than it has begun with.
+                new = replace(own, segment=extent.segment, next_lsn=extent.next_lsn)
             if found != new:
                 await self._written(new)
         except CoordinatorError as error:
@@ -219,17 +227,20 @@ class Start:
         self._superseded = True
         self._joining.process.fail(
             f"{self._key} is generation {found.number} of another process: "
-            f"shard {self._shard} was started elsewhere on a copy of this directory that an operator "
-            "has accepted"
+            f"shard {self._shard} was started elsewhere on a copy of this directory"
         )
 
     async def close(self, store: Store) -> None:
         """Reports that the store was closed in order, so that a complete copy may be started instead."""
+        await self.close_at(store.extent if isinstance(store, Journal) else NOTHING)
+
+    async def close_at(self, extent: Extent) -> None:
+        """The same for a journal with this extent."""
         own = self._own
         if own is None or self._superseded:
             return
-        if isinstance(store, Journal):
-            own = replace(own, segment=store.extent.segment, next_lsn=store.extent.next_lsn)
+        if extent.next_lsn > own.next_lsn:
+            own = replace(own, segment=extent.segment, next_lsn=extent.next_lsn)
         try:
             async with asyncio.timeout(LEAVE_TIME_MAX_S):
                 await self._close(replace(own, closed=True))
@@ -248,87 +259,3 @@ class Start:
                 return
             # A cancelled report was written; its change will arrive.
             await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
-
-
-async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start, ReplicaSet | None]:
-    """The directory of this shard and, unless it is configured, its number; see data_directory.py and
-    start.py. With the entry of a shard with replicas, of which the directory is a member.
-
-    Raises CannotServeError, StoppedError.
-    """
-    process, coordinator = joining.process, joining.coordinator
-    settings, host = process.settings, joining.own.host
-    try:
-        # It may have been removed since the supervisor made it.
-        make_data_directory(settings.data)
-        if process.auto:
-
-            async def allocate(disk: str) -> tuple[int, bool]:
-                if settings.replicas > 1:
-                    return await patiently(
-                        process, lambda: membership.allocate(coordinator, settings, disk, host)
-                    )
-                return await patiently(process, lambda: allocate_shard(coordinator, disk)), True
-
-            data_directory = None
-            while data_directory is None:
-                data_directory = await residences.find(settings.data, settings.store, cluster, allocate)
-                if data_directory is None:
-                    await asyncio.sleep(limits.COORDINATOR_PAUSE_MS / 1000)
-            joining.adopt(data_directory.shard)
-        else:
-            data_directory = residences.hold(settings.data, process.id)
-            if data_directory is None:
-                raise CannotServeError(residences.held_by_other(settings.data, process.id))
-        found = await patiently(
-            process, lambda: membership.settle(coordinator, settings, data_directory, host, cluster)
-        )
-        disk = data_directory.disk
-        if settings.store != "memory" and not (found is not None and disk is None):
-            known = await patiently(process, lambda: shard_records(coordinator))
-            check_disk(process.id, known.get(process.id), disk, data_directory.directory)
-        joining.own = replace(joining.own, disk=disk or "", storage=data_directory.storage)
-        start = Start(joining, data_directory, data_directory.member() if found is not None else "")
-        await start.until_alone()
-    except (StoreError, MemberRefusedError, DirectoryRefusedError) as error:
-        raise CannotServeError(str(error), heals=not isinstance(error, NewerFormatError)) from None
-    return data_directory, start, found
-
-
-async def make_known(
-    joining: Joining,
-    data_directory: DataDirectory,
-    start: Start,
-    store: Store,
-    disk: str,
-    address: str,
-    page: Endpoint,
-    *,
-    takes_over: bool = False,
-) -> None:
-    """Registers the shard, which serves at `address`.
-
-    Args:
-        takes_over: in place of the former owner, whose process may live.
-
-    Raises CannotServeError, StoppedError.
-    """
-    process = joining.process
-    lasting = process.settings.store != "memory"
-    try:
-        await patiently(
-            process,
-            lambda: pin_disk(
-                joining.coordinator, process.id, disk, lasting=lasting, directory=data_directory.directory
-            ),
-        )
-        await start.begin(disk, store.extent if isinstance(store, Journal) else NOTHING)
-    except (StoreError, MemberRefusedError) as error:
-        raise CannotServeError(str(error)) from None
-    await joining.register(
-        f"{SHARDS}{process.id}",
-        displaces=takes_over,
-        disk=disk,
-        address=joining.reachable(address),
-        metrics=reachable_metrics(process.settings, page),
-    )

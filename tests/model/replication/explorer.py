@@ -34,6 +34,7 @@ STEPS: tuple[Steps, ...] = (
     following.save_mark,
     faults.lose_disk,
     faults.set_disk_back,
+    faults.restore_disk,
     faults.flip,
     faults.switch_off,
     faults.switch_on,

@@ -1,4 +1,4 @@
-"""Faults: processes crash, disks are lost, set back or damaged, and machines are switched off."""
+"""Faults: processes crash, disks are lost, restored, set back or damaged, and machines are switched off."""
 
 from collections.abc import Iterator
 
@@ -70,6 +70,35 @@ def set_disk_back(world: World, state: State) -> Iterator[Step]:
             yield (
                 f"the disk of {letter(machine)} is set back to {written(older.journal)}",
                 state._replace(members=replaced(state, machine, older), spent=spent),
+                None,
+            )
+
+
+def restore_disk(world: World, state: State) -> Iterator[Step]:
+    """A directory is replaced by an older one of its own, and the process that starts on it finds that: it
+    writes the entry before it answers anyone. The only member in sync is refused, and takes no step."""
+    if state.spent.faults >= world.scenario.restored_disks:
+        return
+    laws, entry = world.laws, state.etcd.entry
+    spent = state.spent._replace(faults=state.spent.faults + 1)
+    for machine, member in enumerate(state.members):
+        if entry.in_sync == {member.id}:
+            continue
+        back = restarted(world, state, member)
+        left, etcd, writes = entry.in_sync, state.etcd, state.writes
+        if laws.must_withdraw(member.id, entry.in_sync):
+            left = laws.set_withdrawn(member.id, entry.in_sync)
+            revision = etcd.revision + 1
+            etcd = etcd._replace(entry=entry._replace(revision=revision, in_sync=left), revision=revision)
+            writes = frozenset(write for write in writes if write.compared in (None, revision))
+        for end in range(1, back.synced):
+            older = shorter(back, end)._replace(sound=member.id not in left)
+            yield (
+                f"the directory of {letter(machine)} is restored with {written(older.journal)}; "
+                f"the set is {letters(left)}",
+                state._replace(
+                    members=replaced(state, machine, older), etcd=etcd, writes=writes, spent=spent
+                ),
                 None,
             )
 

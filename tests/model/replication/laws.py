@@ -194,8 +194,24 @@ def trusts_others(won: int, heard: int) -> bool:
 
 
 def id_after_loss(member: int, fresh: int) -> int:
-    """The id of a directory that was emptied, restored or copied."""
+    """The id of a directory that was emptied."""
     return fresh
+
+
+def set_withdrawn(member: int, in_sync: Ids) -> Ids:
+    """The set that a process writes, before it answers anyone, whose directory was restored or set back."""
+    return in_sync - {member}
+
+
+def must_withdraw(member: int, in_sync: Ids) -> bool:
+    """Does such a process write the entry? Also if it is out of sync: an owner may have sent the write that
+    adds it, and the revision refuses that."""
+    return True
+
+
+def mark_when_attached(acknowledged: int, end: int) -> int:
+    """How far an owner counts what a member has acknowledged that attaches with a journal of this end."""
+    return min(acknowledged, end)
 
 
 def id_after_damage(member: int, fresh: int) -> int:
@@ -251,5 +267,8 @@ class Laws:
     may_begin_reclaimed: Callable[[int, int, int], bool] = may_begin_reclaimed
     may_accept: Callable[[Ids], bool] = may_accept
     id_after_loss: Callable[[int, int], int] = id_after_loss
+    set_withdrawn: Callable[[int, Ids], Ids] = set_withdrawn
+    must_withdraw: Callable[[int, Ids], bool] = must_withdraw
+    mark_when_attached: Callable[[int, int], int] = mark_when_attached
     id_after_damage: Callable[[int, int], int] = id_after_damage
     may_judge: Callable[[int, int, int], bool] = may_judge

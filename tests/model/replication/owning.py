@@ -103,7 +103,9 @@ def change_set(world: World, state: State) -> Iterator[Step]:
             (f"to add {letter(other.id)}", member.known | alone | {other.id})
             for other in state.members
             if other.id not in member.known
-            and laws.has_caught_up(member.ends[other.id], len(member.journal))
+            and laws.has_caught_up(
+                laws.mark_when_attached(member.ends[other.id], other.synced), len(member.journal)
+            )
             and member.epoch
         ]
         for wish, wanted in wishes:

@@ -103,6 +103,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "a disk set back, of two": Scenario(
         members=2, epochs=2, writes=1, set_backs=1, marks=True, start=with_accepted(2, 2)
     ),
+    "restored disks": Scenario(minimum=2, epochs=2, writes=2, restored_disks=2, start=with_accepted(3, 0)),
+    "a restored learner": Scenario(members=2, records=2, writes=2, restored_disks=1, start=with_learner()),
     "damage": Scenario(minimum=2, epochs=2, writes=1, flips=1),
     "damage and a crash": Scenario(minimum=2, epochs=2, writes=1, crashes=1, flips=1),
     "damage below the mark": Scenario(members=2, flips=1, marks=True, start=with_accepted(2, 2)),
@@ -175,6 +177,7 @@ LONG: Final[Mapping[str, Scenario]] = {
     "three members, one may stay": Scenario(writes=3),
     "three members and a lost disk": Scenario(minimum=2, writes=2, lost_disks=1),
     "a disk set back, and a crash": replace(SCENARIOS["a disk set back"], crashes=1),
+    "restored disks, and a record": replace(SCENARIOS["restored disks"], records=2),
     "damage, a crash and a removal": Scenario(minimum=2, epochs=2, writes=2, crashes=1, flips=1),
     "a question to one of three": Scenario(minimum=2, writes=3, question=True),
     "clocks, longer": replace(SCENARIOS["clocks"], ticks=5),

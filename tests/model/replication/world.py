@@ -24,6 +24,8 @@ class Scenario:
     """Messages that arrive after the death of the owner that sent them."""
     lost_disks: int = 0
     set_backs: int = 0
+    """Disks that are set back without being recognised."""
+    restored_disks: int = 0
     flips: int = 0
     marks: bool = False
     """Members learn the accepted mark, and write it into their extents."""

@@ -42,6 +42,8 @@ class SimFiles(FakeFiles):
         self.slow = 1.0
         """Factor of the time of every call."""
         self.hangs_until_s = 0.0
+        self.directory_inode = 1
+        """Of the directory; a copy has another one, and a volume that was set back has the same."""
 
     def fault_of(self, call: str) -> Fault | None:
         thread = THREAD.get()
@@ -66,6 +68,7 @@ class SimFiles(FakeFiles):
     def _with(self, found: FakeFiles) -> "SimFiles":
         files = SimFiles(self._chance)
         files.inodes, files._durable = found.inodes, found._durable
+        files.directory_inode = self.directory_inode
         return files
 
     def after_kill(self) -> "SimFiles":

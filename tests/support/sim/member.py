@@ -28,6 +28,7 @@ from lightrail.shard.moving.mover import Mover
 from lightrail.shard.replicas.marks import required
 from lightrail.shard.replication.owning import Owning
 from lightrail.shard.replication.replica import Replica
+from lightrail.shard.startup.member_start import MemberStart
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, Kind
@@ -39,7 +40,8 @@ from tests.support.sim.shard import Names
 if TYPE_CHECKING:
     from tests.support.sim.members import SimMembers
 
-EXTENT_S = 5.0
+DISK = bytes(range(16)).hex()
+"""The id of the first directory of a shard, as journals on simulated disks draw it."""
 LAG_RECORDS = 60
 """Records that are left to a take-over."""
 RESTART_S = (0.02, 0.2, 1.0, 5.0)
@@ -142,7 +144,7 @@ class MemberLife:
         shard, process, coordinator, map = self.member.shard, self.process, self.coordinator, self.map
         cluster, files = shard.cluster, self.member.files
         map.refresh()
-        directory: Any = SimDirectory(files, self.member.drawn)
+        directory: Any = SimDirectory(shard.id, files, self.member.drawn)
         self.member.id = directory.member()
         own = Member(shard.id, process.boot, host=self.member.place)
         joining: Any = SimpleNamespace(
@@ -153,7 +155,8 @@ class MemberLife:
             reachable=lambda address: address,
             leave=_leave,
         )
-        replica = self.replica = Replica(joining, directory, map, self.member.id, "sim")
+        start = MemberStart(joining, directory, self.member.id, DISK)
+        replica = self.replica = Replica(joining, directory, map, start, "sim")
         found = await replica.until_owner("")
         server = await self._own(found, files)
         assert self.journal is not None
@@ -166,7 +169,7 @@ class MemberLife:
             lambda: coordinator.register(f"{SHARDS}{shard.id}", member.encode(), process.fail),
         )
         owning.may_change = True
-        keeping = asyncio.ensure_future(self._keep())
+        keeping = asyncio.ensure_future(start.keep(self.journal))
         names: Any = Names()
         mover, sources = moving(joining, engine, server, names, map, server._counts)
         sources._context = self.context  # type: ignore[assignment]
@@ -180,6 +183,7 @@ class MemberLife:
         await server.close()
         await owning.close()
         await replica.close()
+        await start.close(self.journal)
         cluster.network.gone(self.host)
 
     async def _own(self, found: ReplicaSet, files: SimFiles) -> SimServer:
@@ -220,12 +224,6 @@ class MemberLife:
 
         address = f"sim://{self.name}"
         return SimServer(cluster.loop, engine, journal, counts, address, clock=cluster.loop.time, ask=ask)
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(EXTENT_S)
-            assert self.journal is not None
-            self.journal.write_extent()
 
     def end(self, *, is_noticed: bool) -> None:
         """Nothing of this process happens any more."""

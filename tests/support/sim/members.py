@@ -13,7 +13,7 @@ from tests.support.sim.cluster import BrokenLawError, Cluster
 from tests.support.sim.coordinator import SimCoordinator
 from tests.support.sim.history import History
 from tests.support.sim.loop import OUTSIDE, Turns
-from tests.support.sim.member import LIFE, MemberLife, SimMember, simulated
+from tests.support.sim.member import DISK, LIFE, MemberLife, SimMember, simulated
 from tests.support.sim.network import Host
 from tests.support.sim.restored import DoubtingCoordinator, RestorableEtcd, Snapshot
 
@@ -26,8 +26,6 @@ FULL_S = 300.0
 for 10 s before it is in sync again, doubled each time."""
 PUT_BACKS_MAX = 200
 """Attempts of an operator."""
-DISK = bytes(range(16)).hex()
-"""The id of the first directory of a shard, as journals on simulated disks draw it."""
 
 
 class SimMembers:

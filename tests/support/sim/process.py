@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
+from lightrail.cluster.generations import Mark
 from lightrail.shard.journal import identity
+from lightrail.shard.startup.data_directory import MARK_FILE
 from tests.support.sim.disk import SimFiles
 
 SEGMENT_BYTES = 20_000
@@ -18,7 +21,12 @@ class SimProcess:
         self.id = id
         self.boot = boot
         self.settings: Any = SimpleNamespace(
-            wire=SimpleNamespace(host="sim"), segment_bytes=SEGMENT_BYTES, etcd=["sim"], cluster="sim"
+            wire=SimpleNamespace(host="sim"),
+            segment_bytes=SEGMENT_BYTES,
+            etcd=["sim"],
+            cluster="sim",
+            store="journal",
+            data="",
         )
         self.running: Any = SimpleNamespace(follows="", show=lambda *_: None)
         self.ready: object = None
@@ -48,9 +56,22 @@ class SimDirectory:
     directory = ""
     lock_id = ""
 
-    def __init__(self, files: SimFiles, drawn: str) -> None:
+    def __init__(self, shard: int, files: SimFiles, drawn: str) -> None:
+        self.shard = shard
+        self.inode = files.directory_inode
         self._files = files
         self._drawn = drawn
+
+    @property
+    def mark(self) -> Mark | None:
+        data = self._files.load(MARK_FILE)
+        if data is None:
+            return None
+        fields = json.loads(data)
+        return Mark(fields["number"], fields["token"], tuple(fields["previous"]))
+
+    def write_mark(self, mark: Mark) -> None:
+        self._files.replace(MARK_FILE, json.dumps(asdict(mark)).encode())
 
     @property
     def journal(self) -> tuple[str | None, int]:

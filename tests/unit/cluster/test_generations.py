@@ -1,6 +1,7 @@
 """Which directory of a shard may serve, and the operator's word, on values and a coordinator in memory."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,17 +12,20 @@ from lightrail.cluster.generations import (
     PREVIOUS_MAX,
     Generation,
     Mark,
+    OutdatedError,
     accept_disk,
+    check_accepted,
     check_extent,
     check_generation,
     key_of,
     last_generation,
     next_mark,
 )
-from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardRecord
 from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember
+from lightrail.journal.record import RANGE_RECORDS
 
 LAST = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100)
 CLOSED = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100, closed=True)
@@ -50,11 +54,42 @@ def test_a_directory_from_before_the_last_start_is_behind() -> None:
         check(LAST, None)
 
 
-def test_an_outdated_directory_of_a_member_says_that_an_empty_one_gets_everything() -> None:
-    with pytest.raises(MemberRefusedError, match=r"generations/3/m says .* on an empty directory: it gets"):
+def test_an_outdated_directory_of_the_only_member_says_what_to_compare() -> None:
+    with pytest.raises(
+        OutdatedError, match=r"generations/3/m says .*shard promote 3.*accept-disk 3"
+    ) as error:
         check_generation(3, LAST, Mark(4, "d"), member="m", disk="d", inode=77, directory="dir")
-    with pytest.raises(MemberRefusedError, match=r"record 99 .* on an empty directory: it gets"):
-        check_extent(3, LAST, member="m", disk="d", next_lsn=99, directory="dir")
+    assert error.value.found.endswith(
+        "this directory (dir) has generation 4: an outdated copy or a restored backup"
+    )
+
+
+def test_a_directory_of_a_member_may_be_newer_than_an_etcd_that_was_set_back() -> None:
+    check_generation(3, LAST, Mark(9, "x", ("y",)), member="m", disk="d", inode=77, directory="dir")
+    with pytest.raises(OutdatedError, match="outdated copy"):
+        check_generation(3, LAST, Mark(5, "x", ("y",)), member="m", disk="d", inode=77, directory="dir")
+
+
+def accepted(next_lsn: int, *known: Generation, promoted_in: int = 0) -> None:
+    check_accepted(3, "m", known, disk="d", promoted_in=promoted_in, next_lsn=next_lsn, directory="dir")
+
+
+def test_a_member_in_sync_has_what_any_member_knew_to_be_accepted() -> None:
+    more = replace(LAST, next_lsn=120)
+    accepted(1)
+    accepted(120, LAST, more)
+    # Its messages were given up with the journal of before.
+    accepted(1, replace(more, disk="another"))
+    with pytest.raises(OutdatedError, match=r"up to 119 as generations/3/ says.*member m.* up to 118 in dir"):
+        accepted(119, LAST, more)
+
+
+def test_what_was_accepted_before_a_promotion_was_given_up() -> None:
+    accepted(90, LAST, promoted_in=7)
+    later = replace(LAST, next_lsn=7 * RANGE_RECORDS + 5)
+    with pytest.raises(OutdatedError):
+        accepted(90, LAST, later, promoted_in=7)
+    accepted(later.next_lsn, LAST, later, promoted_in=7)
 
 
 def test_a_directory_that_went_on_elsewhere_is_of_another_line() -> None:
@@ -136,11 +171,16 @@ def test_no_directory_is_accepted_while_another_member_has_everything() -> None:
         await coordinator.write([Write(both.key, both.encode()), Write(key_of(3, "a"), LAST.encode())])
         with pytest.raises(MemberRefusedError, match=r"2 members of shard 3.*a on h1, b on h2.*Start one"):
             await accept_disk(coordinator, 3)
-        await coordinator.write([Write(both.key, both.removed(["b"]).encode())])
+        # The one that has everything, and not the one that owned: its directory was set back.
+        await coordinator.write([Write(both.key, both.withdrawn("a").encode())])
+        record = ShardRecord(3, "d")
+        await coordinator.write([Write(f"{SHARD_SETS}3", record.encode())])
         await accept_disk(coordinator, 3)
-        found, _ = await last_generation(coordinator, 3, "a")
-        assert found is not None
-        assert found.accepted
+        found, _ = await last_generation(coordinator, 3, "b")
+        assert found == Generation("d", 0, "", boot=0, accepted=True)
+        # What others know to be accepted does not count any more.
+        former, _ = await last_generation(coordinator, 3, "a")
+        assert former == replace(LAST, segment=0, next_lsn=0)
 
     asyncio.run(story())
 

@@ -100,6 +100,15 @@ def test_what_a_coordinator_has_of_a_time_that_is_known_gives_it_away() -> None:
     assert doubt({}, 7, [], 8, [("names/x", 4, 4)]) == "at revision 7 it had a different names/x than before"
 
 
+def test_an_entry_of_the_same_revision_with_another_value_is_of_another_history() -> None:
+    """As of a process that started before and after the restore: it has registered at the same revision."""
+    before, after = Entry("followers/0/a", "tcp://a:1", 3, 6), Entry("followers/0/a", "tcp://a:2", 3, 6)
+    for then in (None, [("followers/0/a", 3, 6)]):
+        assert doubt({before.key: before}, 6, [before], 9, then) == ""
+        said = doubt({before.key: before}, 6, [after], 9, then)
+        assert said == "it has followers/0/a of revision 6, which differs from that known at revision 6"
+
+
 def test_what_is_put_back_overwrites_nothing_that_is_newer_and_deletes_nothing() -> None:
     def entry(key: str, value: str, created: int, revision: int) -> Entry:
         return Entry(key, value, created, revision)

@@ -130,9 +130,19 @@ def test_a_set_below_a_raised_minimum_shrinks_no_further() -> None:
     assert raised.added("c").in_sync == frozenset("abc")
 
 
+def test_a_member_withdraws_below_the_minimum_and_as_the_owner_and_not_as_the_last_one() -> None:
+    assert THREE.handed_over("b").withdrawn("b") == replace(THREE, in_sync=frozenset("a"))
+    found = THREE.withdrawn("a")
+    assert (found.owner, found.epoch, found.in_sync) == ("a", THREE.epoch, frozenset("b"))
+    assert found.taken_over("b", "host-b").in_sync == frozenset("b")
+    assert THREE.withdrawn("c") == THREE
+    with pytest.raises(SetRefusedError, match="expected another member of shard 4 in sync, found b alone"):
+        found.withdrawn("b")
+
+
 CHANGES = st.one_of(
     st.tuples(st.sampled_from(["taken_over", "joined"]), st.sampled_from("abcde"), st.sampled_from("xyz")),
-    st.tuples(st.sampled_from(["removed", "added", "left"]), st.sampled_from("abcde")),
+    st.tuples(st.sampled_from(["removed", "added", "left", "withdrawn"]), st.sampled_from("abcde")),
     st.tuples(st.just("sized"), st.integers(0, MEMBERS_MAX + 1), st.integers(0, 4)),
 )
 
@@ -147,11 +157,14 @@ def test_no_sequence_of_changes_leaves_a_contradiction(changes: list[tuple[Any, 
             continue
         read = ReplicaSet.decode(Entry("replicas/1", changed.encode(), 1, 1))
         assert read == changed
-        assert changed.owner in changed.in_sync <= changed.members.keys()
+        assert frozenset() < changed.in_sync <= changed.members.keys()
+        assert changed.owner in changed.members
+        if found.owner in found.in_sync and name != "withdrawn":
+            assert changed.owner in changed.in_sync
         assert changed.epoch == found.epoch + (name == "taken_over")
         if len(changed.in_sync) < len(found.in_sync):
-            assert name == "removed"
-            assert len(changed.in_sync) >= found.min_in_sync
+            assert name in ("removed", "withdrawn")
+            assert name == "withdrawn" or len(changed.in_sync) >= found.min_in_sync
         found = changed
 
 

@@ -515,6 +515,27 @@ def test_a_member_that_ends_in_order_is_removed_at_once_and_back_as_soon_as_it_h
     run(story)
 
 
+def test_a_member_that_has_withdrawn_is_required_no_longer_and_added_when_it_keeps_up() -> None:
+    """With fewer than the minimum nothing is accepted until then."""
+
+    async def story() -> None:
+        world = World("abc")
+        for left, required in (("ac", {"c"}), ("a", {MISSING})):
+            (member,) = world.owning.found.in_sync - set(left)
+            changed = world.owning.found.withdrawn(member)
+            world.coordinator.entry = replace(changed, revision=world.owning.found.revision + 1)
+            world.news()
+            await world.tick()
+            assert world.marks.others == required
+        assert world.deposed == []
+        world.attach("b")
+        await world.tick(4 * TICK_NS)
+        assert world.coordinator.entry.in_sync == frozenset("ab")
+        assert world.marks.others == {"b"}
+
+    run(story)
+
+
 def test_an_owner_whose_other_members_all_end_in_order_goes_on_at_once() -> None:
     async def story() -> None:
         world = World("ab", min_in_sync=1)

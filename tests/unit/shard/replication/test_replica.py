@@ -34,7 +34,8 @@ class Scene:
         joining: Any = SimpleNamespace(process=process, coordinator=self.coordinator, key=None)
         self.map = Map(self.coordinator)
         directory: Any = SimpleNamespace(directory=None)
-        self.replica = Replica(joining, directory, self.map, "a", "test")
+        start: Any = SimpleNamespace(member="a")
+        self.replica = Replica(joining, directory, self.map, start, "test")
         self.replica.socket.send = self._send  # type: ignore[assignment, method-assign]
 
     def _send(self, identity: bytes, parts: list[bytes]) -> bool:

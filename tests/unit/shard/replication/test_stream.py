@@ -15,6 +15,7 @@ from lightrail.shard.replication.stream import (
     BEHIND_AHEAD,
     BEHIND_BYTES,
     ENCODED_AT_ONCE,
+    FollowerState,
 )
 from tests.support.shard.replicated import (
     OwnerNode,
@@ -163,6 +164,36 @@ def test_a_disk_that_was_set_back_counts_for_nothing_until_it_has_everything_aga
         world.events()[0]()
     world.settle_down()
     assert accepted(owner) == before + 1
+
+
+def test_the_mark_of_a_member_that_attaches_is_not_behind_the_end_of_its_journal() -> None:
+    """Its directory may have been set back: an owner adds who has everything that it has accepted."""
+    world = World("b")
+    owner = declare(world)
+    world.settle_down()
+    yesterday = world.members["b"].files.after_crash(0, "none")
+    for sequence in range(3):
+        send(owner, sequence)
+        world.settle_down()
+    marks, ended = owner.journal.marks, owner.journal.position.ended.next_lsn - 1
+    assert marks.mark("b") == ended
+    member = world.members["b"]
+    world.disconnect("b")
+    member.files = yesterday
+    member.start()
+    member.following.attach(world.epoch)
+    followers = owner.stream.followers
+    while "b" not in followers or followers["b"].state is not FollowerState.LIVE:
+        world.events()[0]()
+    assert member.following.mirror is not None
+    assert marks.mark("b") == member.following.mirror.synced_lsn == ended - 3
+    world.settle_down()
+    assert marks.mark("b") == ended
+    # One that attaches again has not lost what it had.
+    world.disconnect("b")
+    member.following.attach(world.epoch)
+    world.settle_down()
+    assert marks.mark("b") == ended
 
 
 def test_a_round_is_heard_when_every_required_member_has_answered_a_later_message() -> None:

@@ -21,13 +21,13 @@ from lightrail.shard.replication.following import Following
 if TYPE_CHECKING:
     from lightrail.shard.startup.data_directory import DataDirectory
 
-LAG_RECORDS: Final[int] = 200_000
-"""Records that are left to the take-over: less than a second of reading."""
+LAG_RECORDS: Final[int] = 50_000
+"""Records that are left to the take-over: a fifth of a second of reading."""
 LOOK_S: Final = 1.0
 """How often the lag is looked at."""
 PAUSE_S: Final = 0.002
 """Between two slices of a millisecond that nobody waits for."""
-AT_ONCE: Final[int] = 50_000
+AT_ONCE: Final[int] = 10_000
 """Records that are read whenever the lag is exceeded."""
 
 log = logging.getLogger("lightrail.shard.replication.standing_by")

@@ -181,6 +181,9 @@ class Consumer:
     since_ms: int = 0
     opened: ConsumerOpen | None = None
     """The options of its opening, needed if its queue moves."""
+    unknown_below: int = 0
+    """Deliveries below this number are of a link that was to go on here, and that this shard did not get: the
+    former shard of the queue was lost before it had handed the link over."""
 
     def accept_session(self, session: str, locked_ms: int) -> None:
         """Notifies the frontend of the session that the consumer owns; `locked_ms` as in SessionAccepted."""
@@ -196,9 +199,10 @@ class Settlement:
     Args:
         failures: returns the number of failures of the store so far.
         not_locked: ranges of deliveries that were not locked for the link, as (first, behind the last).
+        is_known: whether this shard knows what has become of the deliveries.
     """
 
-    __slots__ = ("_before", "_count", "_failures", "_link", "_not_locked", "_peer")
+    __slots__ = ("_before", "_count", "_failures", "_is_known", "_link", "_not_locked", "_peer")
 
     def __init__(
         self,
@@ -207,6 +211,8 @@ class Settlement:
         count: int,
         failures: Callable[[], int],
         not_locked: Sequence[tuple[int, int]] = (),
+        *,
+        is_known: bool = True,
     ) -> None:
         self._peer = peer
         self._link = link
@@ -214,10 +220,11 @@ class Settlement:
         self._failures = failures
         self._before = failures()
         self._not_locked = not_locked
+        self._is_known = is_known
 
     def accept(self, number: int) -> None:
         """See Waiter: the outcomes from this number on are on disk, unless the store had no room for them."""
-        flags = 0 if self._failures() == self._before else UNCERTAIN
+        flags = 0 if self._is_known and self._failures() == self._before else UNCERTAIN
         last = number + self._count
         for start, stop in self._not_locked:
             self._answer(number, start, flags)

@@ -78,9 +78,10 @@ class Settling:
         # The settlement counts failures of the store from here on.
         answer = None
         if asked:
-            # What was sent before may have settled them then.
+            # What was sent before may have settled them then, unless this shard has never had them.
             lost = () if asked & REPEATED else _not_locked(queue, consumer.id, number, number + count)
-            answer = self._settlement(peer, link, count, lost)
+            is_known = number >= consumer.unknown_below
+            answer = self._settlement(peer, link, count, lost, is_known=is_known)
         deferred = queue.view.deferred_number if asked else 0
         command = commands.Settle(consumer.id, number, number + count, outcome)
         self._performer.apply(queue, command, now_ms)
@@ -126,10 +127,18 @@ class Settling:
         return HEADER.pack(kind, flags, reserved, epoch, link, count, number)
 
     def _settlement(
-        self, peer: Peer, link: int, count: int, not_locked: Sequence[tuple[int, int]] = ()
+        self,
+        peer: Peer,
+        link: int,
+        count: int,
+        not_locked: Sequence[tuple[int, int]] = (),
+        *,
+        is_known: bool = True,
     ) -> Settlement:
         """The answer by which the frontend confirms settlements to its client once they are on disk."""
-        return Settlement(peer, link, count, lambda: self._counts.store_failures, not_locked)
+        return Settlement(
+            peer, link, count, lambda: self._counts.store_failures, not_locked, is_known=is_known
+        )
 
 
 def _not_locked(queue: Queue, consumer: int, first: int, last: int) -> Sequence[tuple[int, int]]:

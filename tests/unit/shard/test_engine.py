@@ -10,7 +10,7 @@ from lightrail.model.links import Ending
 from lightrail.shard.engine.settling import SETTLE_SLICE_MESSAGES
 from lightrail.shard.queue.changes.outcomes import RETURNED_AT_ONCE
 from lightrail.wire.bodies import Hello, ProducerOpen, SettleDetail
-from lightrail.wire.frames import ASKED, HEADER, VERSION, Kind, OutcomeCode, frame
+from lightrail.wire.frames import ASKED, HEADER, REPEATED, VERSION, Kind, OutcomeCode, frame
 from tests.support.shard.scene import Answer, Peer, Scene, SmallStore, batch
 
 
@@ -474,6 +474,29 @@ def test_a_settlement_that_asks_for_nothing_that_is_stored_is_answered_at_once()
     # Said once more, as after a move: it is known already.
     peer.settle(2, 0, 1, asked=ASKED)
     assert peer.take(Kind.SETTLED) == [Answer(Kind.SETTLED, 2, 0, 1)] * 2
+
+
+def test_what_was_settled_at_a_shard_that_was_lost_before_it_handed_its_link_over_is_not_confirmed() -> (
+    None
+):
+    """The queue has moved here, with all its messages, and without the deliveries of the link."""
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered(6))
+    peer.consume(2, "q", 12, first=10, resume=True)
+    scene.settle_down()
+    peer.take()
+    peer.settle(2, 7, 3, asked=ASKED | REPEATED)
+    peer.settle(2, 6, 1, asked=ASKED)
+    peer.settle(2, 10, 1, asked=ASKED)
+    scene.settle_down()
+    assert peer.take(Kind.SETTLED) == [
+        Answer(Kind.SETTLED, 2, 7, 3),
+        Answer(Kind.SETTLED, 2, 6, 1),
+        Answer(Kind.SETTLED, 2, 10, 1),
+    ]
+    assert peer.uncertain == [(2, 7, 3), (2, 6, 1)]
 
 
 @pytest.mark.parametrize("code", [OutcomeCode.ACCEPTED, OutcomeCode.REJECTED])

@@ -87,6 +87,7 @@ class ReceivingLinks:
         """A link that a frontend opens as a new one; None if the queue refuses it."""
         id = self.next_number()
         consumer = Consumer(peer, link, queue, id, opened.label, now_ms, opened)
+        consumer.unknown_below = opened.first if opened.resume else 0
         found = ReceivingLink(queue, id, Origin((peer.boot, link), opened), consumer)
         peer.consumers[link] = consumer
         self._links[id] = found

@@ -31,7 +31,7 @@ from lightrail.namespace.statuses import ServiceError
 from lightrail.service_bus.access_keys import AccessKeyError, keys_of, user_for_keys, with_key, without_key
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
-from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
+from lightrail.telemetry.directories import DirectoryRefusedError, etcd_address, make_data_directory
 
 NOBODY: Final = -1
 """Replaces the boot of a process in commands that run without one."""
@@ -117,7 +117,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     )
     if settings.etcd or not os.path.isdir(local_etcd.directory(settings.data)):
         return settings
-    found = local_etcd.address(settings.data)
+    found = etcd_address(settings.data)
     if found is None:
         raise FileCommandError(
             f"expected a running `lightrail serve --replicas`, whose etcd has the users of {settings.data}, "

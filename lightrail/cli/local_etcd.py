@@ -22,8 +22,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from lightrail.model.endpoint import Endpoint, endpoint
-from lightrail.shard.startup.data_directory import ETCD_ADDRESS
+from lightrail.model.endpoint import Endpoint
+from lightrail.telemetry.directories import ETCD_ADDRESS
 
 PROGRAM: Final = "etcd"
 START_TIME_MAX_S: Final = 30.0
@@ -47,21 +47,8 @@ def directory(data: str) -> str:
     return os.path.join(data, "etcd")
 
 
-def address(data: str) -> Endpoint | None:
-    """Where the etcd of a data directory accepts clients; None if ``lightrail serve`` runs none there."""
-    try:
-        with open(_address_file(data), encoding="ascii") as file:
-            return endpoint(file.read().strip())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _address_file(data: str) -> str:
-    return os.path.join(data, ETCD_ADDRESS)
-
-
 def _write_address(data: str, at: Endpoint) -> None:
-    path = _address_file(data)
+    path = os.path.join(data, ETCD_ADDRESS)
     with open(f"{path}.new", "w", encoding="ascii") as file:
         file.write(f"{at}\n")
     os.replace(f"{path}.new", path)
@@ -121,7 +108,7 @@ class LocalEtcd:
             await asyncio.gather(self._keeper, return_exceptions=True)
         await self._stop()
         with suppress(FileNotFoundError):
-            os.unlink(_address_file(self._data))
+            os.unlink(os.path.join(self._data, ETCD_ADDRESS))
 
     def command(self) -> list[str]:
         """What starts it."""

@@ -193,7 +193,7 @@ class ReplicaSet:
         return replace(self, in_sync=left)
 
     def withdrawn(self, member: str) -> "ReplicaSet":
-        """`member` is out of sync by its own word: its directory may lack accepted records. It may be the
+        """`member` takes itself out of those in sync: its directory may lack accepted records. It may be the
         owner, and fewer than the minimum may be left, which accept nothing.
 
         The entry is to be written also if it is as before: what was sent to add the member fails then.

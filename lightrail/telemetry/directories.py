@@ -1,4 +1,4 @@
-"""Directories of one installation: its data, and where its processes find each other's sockets."""
+"""Directories of one installation: its data, the sockets of its processes, and where its etcd is."""
 
 import hashlib
 import os
@@ -6,8 +6,12 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from lightrail.model.endpoint import Endpoint, endpoint
+
 SOCKET_PATH_BYTES_MAX: Final = 107
 """sockaddr_un holds 108 bytes with the closing zero (unix(7)); ZeroMQ refuses longer ipc:// addresses."""
+ETCD_ADDRESS: Final = "etcd.address"
+"""File in the data directory of ``lightrail serve`` that runs an etcd, with its HOST:PORT."""
 LONGEST_SOCKET: Final = "/frontend-999.control.sock"
 
 
@@ -25,6 +29,15 @@ def make_data_directory(path: str) -> None:
         ) from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise DirectoryRefusedError(f"the data directory {path} can't be written by user {os.geteuid()}")
+
+
+def etcd_address(data: str) -> Endpoint | None:
+    """Where the etcd of a data directory accepts clients; None if ``lightrail serve`` runs none there."""
+    try:
+        with open(os.path.join(data, ETCD_ADDRESS), encoding="ascii") as file:
+            return endpoint(file.read().strip())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def socket_directory(data: str) -> str:

@@ -184,7 +184,7 @@ ROWS = (
         KILLED,
     ),
     row(
-        "take-over-gone",
+        "take-over-switched-off",
         f"the machine of the owner of {FEW:,} messages is switched off: {WAIT}",
         "kill -STOP …    (the owner, and it is killed and started again)",
         stop,

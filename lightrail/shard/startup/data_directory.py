@@ -21,6 +21,7 @@ from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.segment import numbers
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
+from lightrail.telemetry.directories import etcd_address
 
 NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
 DISK_FILE: Final = "disk.json"
@@ -39,9 +40,6 @@ NETWORK: Final = frozenset(
     }
 )
 """Kinds of file systems that are on other machines."""
-ETCD_ADDRESS: Final = "etcd.address"
-"""File beside the directories of local members, with HOST:PORT of the etcd whose data is below the same
-directory (cli/local_etcd.py)."""
 DRAFT: Final = "shard-new.json"
 
 Allocate = Callable[[str], Awaitable[tuple[int, bool]]]
@@ -244,13 +242,7 @@ class DataDirectory:
 def is_beside_etcd(data: str, etcd: Sequence[Endpoint]) -> bool:
     """Whether this etcd belongs to the installation on one machine of which `data` has a member: a copy of it
     as a whole is one installation."""
-    try:
-        with open(
-            os.path.join(os.path.dirname(os.path.abspath(data)), ETCD_ADDRESS), encoding="ascii"
-        ) as file:
-            return [file.read().strip()] == [str(each) for each in etcd]
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
+    return [etcd_address(os.path.dirname(os.path.abspath(data)))] == [*etcd]
 
 
 def known(data: str) -> list[int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.cli import local_etcd
 from lightrail.cli.local_etcd import LocalEtcd, LocalEtcdError
+from lightrail.telemetry.directories import etcd_address
 from tests.support import wait
 
 
@@ -28,14 +28,14 @@ def test_a_program_that_ends_at_once_is_an_error_with_its_log(tmp_path: Path) ->
                 pass
 
     asyncio.run(story())
-    assert local_etcd.address(str(tmp_path)) is None
+    assert etcd_address(str(tmp_path)) is None
 
 
 def test_it_serves_at_one_address_is_started_again_and_leaves_no_process(tmp_path: Path) -> None:
     async def story() -> None:
         data = str(tmp_path)
         async with LocalEtcd(data) as etcd:
-            assert local_etcd.address(data) == etcd.endpoint
+            assert etcd_address(data) == etcd.endpoint
             first = _process(etcd)
             os.kill(first, signal.SIGKILL)
             await asyncio.to_thread(wait.until, lambda: _process(etcd) != first, "it is started again")
@@ -43,7 +43,7 @@ def test_it_serves_at_one_address_is_started_again_and_leaves_no_process(tmp_pat
             second = _process(etcd)
         assert wait.gone(first)
         assert wait.gone(second)
-        assert local_etcd.address(data) is None
+        assert etcd_address(data) is None
 
     asyncio.run(story())
 

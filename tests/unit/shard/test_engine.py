@@ -476,9 +476,7 @@ def test_a_settlement_that_asks_for_nothing_that_is_stored_is_answered_at_once()
     assert peer.take(Kind.SETTLED) == [Answer(Kind.SETTLED, 2, 0, 1)] * 2
 
 
-def test_what_was_settled_at_a_shard_that_was_lost_before_it_handed_its_link_over_is_not_confirmed() -> (
-    None
-):
+def test_what_was_settled_at_a_shard_that_was_lost_before_it_handed_its_link_over_is_not_confirmed() -> None:
     """The queue has moved here, with all its messages, and without the deliveries of the link."""
     scene = Scene()
     peer = scene.peer()

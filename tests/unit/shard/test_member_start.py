@@ -23,8 +23,8 @@ from lightrail.model.endpoint import endpoint
 from lightrail.model.settings import Settings
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.startup import data_directory as residences
-from lightrail.shard.startup.data_directory import ETCD_ADDRESS
 from lightrail.shard.startup.member_start import MemberStart
+from lightrail.telemetry.directories import ETCD_ADDRESS
 from lightrail.telemetry.process import CannotServeError, Process
 
 CLUSTER = Settings(etcd=(endpoint("127.0.0.1:1"),))

@@ -18,11 +18,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
-
-import zmq
 
 from lightrail.cluster import membership
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError
@@ -36,6 +34,8 @@ from lightrail.model.settings import Settings
 from lightrail.telemetry.process import CannotServeError, Process, StoppedError
 from lightrail.wire import keys
 from lightrail.wire.keys import WireKey, WireKeyError
+from lightrail.wire.sockets.unix import IS_SUPPORTED
+from lightrail.wire.sockets.wiring import Wiring
 
 ETCD_OPEN_MS_MAX: Final[int] = 60_000
 """The same for one attempt of a process."""
@@ -56,8 +56,8 @@ class Joining:
     def __init__(self, process: Process, coordinator: Coordinator, key: WireKey | None) -> None:
         self.process = process
         self.coordinator = coordinator
-        self.key = key
-        """Key of the wire; None without a key, and without etcd."""
+        self._key = key
+        """Of the wire; None without a key, and without etcd."""
         self.own = Member(
             id=max(process.id, 0),
             boot=process.boot,
@@ -106,13 +106,23 @@ class Joining:
         settings = self.process.settings
         return f"tcp://{settings.wire}" if settings.etcd else None
 
+    @cached_property
+    def wiring(self) -> Wiring:
+        """Makes the sockets of this process."""
+        return self.new_wiring()
+
+    def new_wiring(self) -> Wiring:
+        """For sockets that end together: ZeroMQ has a thread for all that one Wiring makes."""
+        on_loop = self.process.settings.wire_sockets == "loop" and IS_SUPPORTED
+        return Wiring(asyncio.get_running_loop(), self._key, on_loop=on_loop)
+
     def reachable(self, bound: str) -> str:
         """The address that is published for a bound one."""
         if not bound.startswith("tcp://"):
             return bound
         return f"tcp://{Endpoint(advertised(self.process.settings), int(bound.rpartition(':')[2]))}"
 
-    def cannot_bind(self, error: zmq.ZMQError) -> CannotServeError:
+    def cannot_bind(self, error: OSError) -> CannotServeError:
         """Why the wire can't be served."""
         wire = self.process.settings.wire
         return CannotServeError(
@@ -233,7 +243,7 @@ class Joining:
             self.process.fail(reason)
 
     async def leave(self) -> None:
-        """Deletes the registration, if the coordinator can be reached, and closes the coordinator."""
+        """Deletes the registration, if the coordinator can be reached, and ends; all sockets are closed."""
         if self._entry is not None:
             with suppress(CoordinatorError, TimeoutError):
                 async with asyncio.timeout(LEAVE_TIME_MAX_S):
@@ -241,6 +251,8 @@ class Joining:
                     if self._living is not None:
                         self._living.end()
         await self.coordinator.close()
+        if "wiring" in vars(self):
+            self.wiring.close()
 
     def refuse_strangers(self, has_users: bool) -> None:
         """Raises CannotServeError if every client in the network had access, unless the settings allow it.

@@ -58,7 +58,7 @@ from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.forwarded import TO_GATEWAY, Forwarded
-from lightrail.wire.keys import WireKey
+from lightrail.wire.sockets.wiring import Wiring
 
 log = logging.getLogger("lightrail.frontend")
 
@@ -83,7 +83,7 @@ class Frontend:
         coordinator: Coordinator,
         authenticator: Authenticator,
         loop: asyncio.AbstractEventLoop,
-        key: WireKey | None = None,
+        wiring: Wiring,
         hooks: FrontendHooks | None = None,
     ) -> None:
         self.name = name
@@ -98,18 +98,17 @@ class Frontend:
         """Whether the process ends, and no more credit is granted."""
         self._authenticator = authenticator
         self._loop = loop
-        self._key = key
         self._start_bounds()
         self.shard_connections = ShardConnections(
             coordinator,
             loop,
+            wiring,
             name=name,
             boot=boot,
             now_ms=lambda: self.now_ms(),
             schedule_flush=self.schedule_flush,
             flush=self._flush,
             shard_wait_ms=settings.shard_wait,
-            key=key,
         )
         self.shards: dict[int, ShardPeer] = self.shard_connections.peers
         self._start_namespace(coordinator)
@@ -182,11 +181,9 @@ class Frontend:
         self.shard_connections.add(shard, address)
 
     def listen_to_gateways(self, address: str) -> str:
-        """Binds the control socket; returns its address. Raises zmq.ZMQError: the address can't be bound."""
+        """Binds the control socket; returns its address. Raises OSError: the address can't be bound."""
         operations = connections.operations(self)
-        self._control = ControlServer(
-            self._loop, self.shard_connections.context, address, operations, self._key
-        )
+        self._control = ControlServer(self.shard_connections.wiring, address, operations)
         return self._control.address
 
     def not_ready(self) -> str | None:
@@ -385,7 +382,6 @@ class Frontend:
             self._control.close()
         for task in list(self._tasks):
             task.cancel()
-        self.shard_connections.end()
 
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         """Waits for a condition by polling, at the end of the process."""

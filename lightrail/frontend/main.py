@@ -5,7 +5,6 @@ import gc
 import logging
 import sys
 
-import zmq
 from prometheus_client import CollectorRegistry
 
 from lightrail.amqp.compiled import COMPILED
@@ -43,7 +42,7 @@ async def serve(process: Process) -> None:
     frontend = await _frontend(process, joining, authenticator, metrics)
     try:
         control = frontend.listen_to_gateways(joining.wire or control_address(process.sockets, process.id))
-    except zmq.ZMQError as error:
+    except OSError as error:
         raise joining.cannot_bind(error) from None
     process.running.show(COORDINATOR_FAMILIES, joining.coordinator.counts)
     listeners = await _listeners(process, frontend)
@@ -96,7 +95,7 @@ async def _frontend(
         coordinator=joining.coordinator,
         authenticator=authenticator,
         loop=asyncio.get_running_loop(),
-        key=joining.key,
+        wiring=joining.wiring,
         hooks=service_bus.HOOKS,
     )
     # `serve` starts a gateway beside its frontends.

@@ -49,7 +49,6 @@ from lightrail.namespace.service import Service
 from lightrail.namespace.topic_uses import TopicUses
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry.http_connection import Connections as HttpConnections
-from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.gateway")
 
@@ -74,7 +73,6 @@ def open_services(
     callers: Callers | None = None,
     directory: Directory | None = None,
     map: Map | None = None,
-    key: WireKey | None = None,
     websockets: WebSockets | None = None,
     hooks: GatewayHooks | None = None,
 ) -> Services:
@@ -85,7 +83,6 @@ def open_services(
         members: the other processes, as the supervisor lists them.
         sockets: the directory of control sockets, for frontends that do not publish its address.
         map: of queues and members; the same as that of the shards.
-        key: of the wire.
         websockets: forwards WebSockets to a frontend of this machine; None without such a frontend.
         hooks: what else plugs into the gateway; None for its own interface alone.
     """
@@ -111,7 +108,7 @@ def open_services(
         forwarding=Forwarding(namespace, shards, sender, destinations),
         health=health,
         presence=presence,
-        connections=Connections(members, sockets, key),
+        connections=Connections(members, sockets, shards.wiring),
         websockets=websockets or WebSockets(None, b"", HttpConnections(1)),
         callers=callers
         or Callers(
@@ -189,7 +186,6 @@ class Gateway:
         services.receivers.close()
         services.sender.close()
         services.shards.close()
-        services.shards.end()
         services.connections.close()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:

@@ -54,7 +54,6 @@ async def serve(process: process.Process) -> None:
         health=health,
         sockets=process.sockets,
         map=shards.map,
-        key=joining.key,
         websockets=WebSockets(
             settings.amqp.reachable if process.supervised else None,
             await patiently(process, coordinator.secret),
@@ -106,9 +105,7 @@ def _health(process: process.Process, members: Members, shards: ShardConnections
 async def _connect(process: process.Process, joining: Joining) -> ShardConnections:
     """Connections to all shards that are known now."""
     loop = asyncio.get_running_loop()
-    shards = ShardConnections(
-        joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key
-    )
+    shards = ShardConnections(joining.coordinator, loop, joining.wiring, name=process.name, boot=process.boot)
     shards.refresh()
     if not process.settings.etcd:
         for shard in range(await joining.coordinator.shards() or process.settings.shards):

@@ -292,6 +292,13 @@ class Settings:
         "BOOL",
         "serve the wire beyond loopback without a key: everybody who reaches it has full access",
     )
+    wire_sockets: str = _setting(
+        "loop",
+        choice("loop", "zeromq"),
+        "KIND",
+        "what processes of one machine are connected by without etcd: loop (LightRail's own, on Linux) or "
+        "zeromq, which other systems always have; between machines it is always zeromq",
+    )
     zone: str | None = _setting(
         None, optional(label), "NAME", "zone of this machine: queues are spread over zones where possible"
     )

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import zmq
-
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin
@@ -83,8 +81,8 @@ async def serve(process: Process) -> None:
     store, marks = storage.store, storage.marks
     address = joining.wire or process.shard_address(process.id)
     try:
-        server = Server(loop, engine, store, counts, address, joining.key, storage.archiver, ask=ask)
-    except zmq.ZMQError as error:
+        server = Server(loop, engine, store, counts, joining.wiring, address, storage.archiver, ask=ask)
+    except OSError as error:
         raise joining.cannot_bind(error) from None
     owning = None
     if replica is not None and found is not None:
@@ -272,12 +270,12 @@ def moving(
 
     sources = Pool(
         loop,
+        joining.wiring,
         name=f"shard-{engine.shard}",
         boot=engine.boot,
         address=address,
         now_ms=server.now_ms,
         idle_ms=MOVE_SOURCE_IDLE_MS,
-        key=joining.key,
     )
     mover = Mover(
         shard=engine.shard,

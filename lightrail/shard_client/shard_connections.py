@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-import zmq
-
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
@@ -22,9 +20,8 @@ from lightrail.shard_client.owners.owners import Owners
 from lightrail.shard_client.peers.pool import BulkPeer, OncePerTurn, Pool
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
-from lightrail.wire import keys
 from lightrail.wire.bodies import Answer, Refusal
-from lightrail.wire.keys import WireKey
+from lightrail.wire.sockets.wiring import Wiring
 
 BULK_IDLE_MS: Final[int] = 60_000
 """Idle time after which the connection for large answers is closed."""
@@ -62,13 +59,13 @@ class ShardConnections:
         schedule_flush: requests a call of `flush` at the end of this turn.
         flush: calls that of this object, with what else the process sends; None: the connections do both.
         shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
-        key: of the wire.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
         loop: asyncio.AbstractEventLoop,
+        wiring: Wiring,
         *,
         name: str,
         boot: int,
@@ -76,7 +73,6 @@ class ShardConnections:
         schedule_flush: Callable[[], None] | None = None,
         flush: Callable[[], None] | None = None,
         shard_wait_ms: int = 0,
-        key: WireKey | None = None,
     ) -> None:
         self.peers: dict[int, ShardPeer] = {}
         self.now_ms = now_ms
@@ -91,15 +87,15 @@ class ShardConnections:
         own = OncePerTurn(loop, self.flush)
         self._schedule_flush = schedule_flush or own.request
         self._flush = flush or own.call
-        self._key = key
+        self.wiring = wiring
         self.bulk = Pool(
             loop,
+            wiring,
             name=f"{name}/bulk",
             boot=boot,
             address=self._address,
             now_ms=now_ms,
             idle_ms=BULK_IDLE_MS,
-            key=key,
             make=BulkPeer,
         )
         """Connections for answers of megabytes; none is open before the first request."""
@@ -111,17 +107,9 @@ class ShardConnections:
         """Placements from answers of the coordinator that are not in the map yet."""
         self._unreadable = False
         self._was_ready = False
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._started = loop.time()
         self.map.listen(self._changed)
         coordinator.on_news(self.refresh)
-
-    @property
-    def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
-        """The ZeroMQ context of all sockets of this process."""
-        if self._context is None:
-            self._context = keys.context(self._key)
-        return self._context
 
     # --- shards ----------------------------------------------------------------------------------------
 
@@ -129,7 +117,7 @@ class ShardConnections:
         """Connects to a shard, which need not serve yet."""
         peer = self.peers[shard] = ShardPeer(
             self._loop,
-            self.context,
+            self.wiring,
             shard=shard,
             address=address,
             frontend=self._name,
@@ -351,8 +339,3 @@ class ShardConnections:
         self.owners.close()
         for peer in self.peers.values():
             peer.close()
-
-    def end(self) -> None:
-        """Ends ZeroMQ; call it when every socket is closed."""
-        if self._context is not None:
-            self._context.term()

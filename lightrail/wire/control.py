@@ -1,8 +1,8 @@
 """Control socket: requests of a gateway to a frontend, to list and to close connections.
 
-A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's user may enter,
+A frontend listens, in the directory of sockets, which only the installation's user may enter,
 or on the wire between machines, where a client has to prove that it has the key (keys.py); a gateway connects
-a DEALER to each frontend. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
+to each frontend. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
 (docs/formats/wire.md): a number, JSON, no blob. No request is repeated: a request without an answer in time
 fails, and the gateway may send it again.
 """
@@ -12,14 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import zmq
-
 from lightrail.model import conditions
 from lightrail.wire.bodies import decode_request, encode_request
-from lightrail.wire.dealer import RECONNECT_MS, Dealer
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
-from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.socket import LoopSocket, bind
+from lightrail.wire.sockets.wiring import Wiring
 
 CONTROL_MS: Final[int] = 2_000
 """How long a gateway waits for a frontend's answer about its connections."""
@@ -53,46 +49,32 @@ def address(sockets: str, frontend: int) -> str:
 class ControlServer:
     """The end that answers."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        address: str,
-        operations: Mapping[str, Operation],
-        key: WireKey | None = None,
-    ) -> None:
-        """Binds. Raises zmq.ZMQError if the address can't be bound."""
+    def __init__(self, wiring: Wiring, address: str, operations: Mapping[str, Operation]) -> None:
+        """Binds. Raises OSError if the address can't be bound."""
         self._operations = operations
-        self._admission = Admission(loop, context, key)
-        socket = context.socket(zmq.ROUTER)
-        self._admission.guard(socket)
-        socket.setsockopt(zmq.RCVHWM, CONTROL_REQUESTS_MAX)
         # Answers to a gateway that has ended, or does not read, are dropped.
-        socket.setsockopt(zmq.SNDHWM, CONTROL_REQUESTS_MAX)
-        try:
-            self.address = bind(socket, address)
-            """The bound address, with the port that the system chose."""
-        except zmq.ZMQError:
-            socket.close(0)
-            self._admission.close()
-            raise
-        self._socket = LoopSocket(loop, socket, self._receive, _nothing)
+        most = CONTROL_REQUESTS_MAX
+        self._socket = wiring.listen(address, self._receive, send_max=most, receive_max=most)
+
+    @property
+    def address(self) -> str:
+        """The bound address, with the port that the system chose."""
+        return self._socket.address
 
     def close(self) -> None:
         self._socket.close()
-        self._admission.close()
 
-    def _receive(self, parts: list[bytes]) -> None:
-        if len(parts) != 2 or len(parts[1]) < HEADER.size:
-            log.warning("expected a request of two parts on the control socket, found %d", len(parts))
+    def _receive(self, peer: bytes, parts: list[bytes]) -> None:
+        if len(parts) != 1 or len(parts[0]) < HEADER.size:
+            log.warning("expected a request of one part on the control socket, found %d", len(parts))
             return
-        peer, part = parts
+        (part,) = parts
         kind, _, _, _, _, _, number = HEADER.unpack_from(part)
         if kind != Kind.REQUEST:
             log.warning("expected a request on the control socket, found a frame of kind %d", kind)
             return
         body = encode_request(self._answer(part))
-        self._socket.send([peer, frame(Kind.RESPONSE, number=number, body=body)])
+        self._socket.send(peer, [frame(Kind.RESPONSE, number=number, body=body)])
 
     def _answer(self, part: bytes) -> dict[str, Any]:
         try:
@@ -117,16 +99,15 @@ class ControlServer:
 class ControlClient:
     """The end that sends requests; the other process may end and start again."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", address: str
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wiring: Wiring, address: str) -> None:
         self._loop = loop
         self.address = address
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
         most = CONTROL_REQUESTS_MAX
-        self._socket = Dealer(
-            loop, context, address, self._receive, _nothing, send_max=most, receive_max=most
+        self._open = asyncio.Event()
+        self._socket = wiring.connect(
+            address, self._receive, send_max=most, receive_max=most, on_open=self._open.set
         )
 
     def close(self) -> None:
@@ -154,8 +135,9 @@ class ControlClient:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 # A new socket, or one whose frontend was restarted, needs time to connect.
-                while not self._socket.send([part]):  # noqa: ASYNC110 - a connected peer causes no event
-                    await asyncio.sleep(RECONNECT_MS / 1000)
+                while not self._socket.send([part]):
+                    self._open.clear()
+                    await self._open.wait()
                 answer = await waiting
         except TimeoutError:
             raise ControlDownError(f"no answer from {self.address} within {wait_ms} ms; try again") from None
@@ -176,7 +158,3 @@ class ControlClient:
 
 def _error(condition: str, description: str) -> dict[str, Any]:
     return {"error": {"condition": condition, "description": description}}
-
-
-def _nothing() -> None:
-    """Answers are sent one by one: nothing is left to do at the end of a turn."""

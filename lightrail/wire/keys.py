@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
-from lightrail.wire.socket import LoopSocket
+from lightrail.wire.sockets.counts import SocketCounts
+from lightrail.wire.sockets.zeromq import LoopSocket
 
 log = logging.getLogger("lightrail.wire.keys")
 
@@ -93,13 +94,16 @@ class Admission:
     """Decides who may connect to the listening sockets of one context."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", key: WireKey | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        key: WireKey | None,
+        counts: SocketCounts,
     ) -> None:
         self._key = key
+        self._counts = counts
         self._public = None if key is None else z85.decode(key.public)
         self._asked: LoopSocket | None = None
-        self.refused = 0
-        """Number of refused connections."""
         if key is not None:
             socket = context.socket(zmq.REP)
             socket.bind(ZAP_ADDRESS)
@@ -123,10 +127,11 @@ class Admission:
         number = parts[1] if len(parts) > 1 else b""
         known = len(parts) == 7 and parts[5] == b"CURVE" and parts[6] == self._public
         if not known:
-            self.refused += 1
-            if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: attempts are unlimited
+            self._counts.refused += 1
+            refused = self._counts.refused
+            if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: attempts are unlimited
                 where = parts[3].decode(errors="replace") if len(parts) > 3 else "?"
-                log.warning("%s has shown another wire key and is refused (%d so far)", where, self.refused)
+                log.warning("%s has shown another wire key and is refused (%d so far)", where, refused)
         status = (b"200", b"OK") if known else (b"400", b"another key")
         self._asked.send([ZAP_VERSION, number, *status, b"", b""])
 

@@ -5,26 +5,19 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lightrail.wire.dealer import Dealer
 from lightrail.wire.frames import WireError
 from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
+from lightrail.wire.sockets.wiring import Wiring
 
-if TYPE_CHECKING:
-    import zmq
-
-CONNECT_S: Final = 0.02
-"""How often a member that is not connected yet is asked again."""
-
-
-def _nothing() -> None:
-    """Nothing is to be done at the end of a turn."""
+LOOK_AGAIN_S: Final = 0.02
+"""How often it is looked whether the time is over."""
 
 
 async def look_around(
     loop: asyncio.AbstractEventLoop,
-    context: "zmq.Context[zmq.Socket[bytes]]",
+    wiring: Wiring,
     addresses: Mapping[str, str],
     epoch: int,
     wait_s: Callable[[AbstractSet[str]], float],
@@ -32,7 +25,6 @@ async def look_around(
     """How far the members at these addresses reach, of those that answer in time, by the id of the member.
 
     Args:
-        context: whose sockets have the key of the wire.
         epoch: in which the asking process owns the shard: who answers follows no older owner from then on.
             0: the answers promise nothing.
         wait_s: for how many seconds, from the begin on, members are waited for if these are missing.
@@ -49,7 +41,7 @@ async def look_around(
 
     sockets = {
         # Each answers once.
-        member: Dealer(loop, context, address, partial(receive, member), _nothing, receive_max=1)
+        member: wiring.connect(address, partial(receive, member), receive_max=1, on_open=change.set)
         for member, address in addresses.items()
     }
     unasked, began = set(sockets), loop.time()
@@ -58,7 +50,7 @@ async def look_around(
         while (missing := sockets.keys() - found) and loop.time() < began + wait_s(missing):
             unasked -= {each for each in unasked if sockets[each].send(look)}
             with suppress(TimeoutError):
-                await asyncio.wait_for(change.wait(), CONNECT_S)
+                await asyncio.wait_for(change.wait(), LOOK_AGAIN_S)
             change.clear()
     finally:
         for socket in sockets.values():

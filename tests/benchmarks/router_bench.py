@@ -80,7 +80,7 @@ async def cost_us(subscriptions: list[dict[str, Any]], batch: int, *, distributi
         client.transport.written.clear()
     counts = scene.frontend.counts
     assert counts.messages_accepted == next_id, (counts.messages_accepted, next_id)
-    scene.frontend.shard_connections.end()
+    scene.frontend.shard_connections.wiring.close()
     return statistics.median(used)
 
 

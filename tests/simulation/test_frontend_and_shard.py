@@ -11,7 +11,6 @@ import random
 from typing import Any
 
 import pytest
-import zmq
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome, Transfers
 from lightrail.amqp.link import SETTLE_SECOND
@@ -22,14 +21,13 @@ from lightrail.model import limits
 from lightrail.model.placement import Placement
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard_client.owners.owners import Owners
-from lightrail.shard_client.peers import shards
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.wire.bodies import ConsumerOpen
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.resolvers import FixedResolver
 from tests.support.shard.scene import Scene
-from tests.support.shard.wires import Timers, Wire
+from tests.support.shard.wires import Timers, Wire, wiring_of
 
 HEAD = encode_header(Header(durable=True))
 QUEUE = "q"
@@ -165,13 +163,11 @@ class Play:
     receiver: type[Receiver] = Receiver
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards, "Dealer", Wire)
         self.chance = random.Random(seed)
         self.timers = Timers()
         self.files = FakeFiles()
         self.boot = 0
         self.now_ms = 1_000_000
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.connection = FakeConnection()
         self.connection.window_bytes = self.chance.choice((2_048, 40_000, limits.DELIVERY_WINDOW_BYTES))
         if self.chance.random() < 0.5:
@@ -181,7 +177,7 @@ class Play:
         owners = Owners(resolver, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
         self.peer = resolver.peers[0] = ShardPeer(
             self.timers,  # type: ignore[arg-type]
-            context,
+            wiring_of(Wire),
             shard=0,
             address="inproc://nowhere",
             frontend="frontend-0",
@@ -192,7 +188,6 @@ class Play:
             watch=owners,
         )
         self.owner = owners.at(QUEUE, Placement(0, 1))
-        context.term()
         self.wire: Wire = self.peer._socket  # type: ignore[assignment]
         self.start_shard()
         self.senders = [Sender(self, number) for number in (1, 2)]

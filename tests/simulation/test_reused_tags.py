@@ -17,7 +17,6 @@ from lightrail.model.links import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard_client.peers import shards
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.resuming_client import QUEUE, Attach, Client, Frontend, HastyClient, Shard
 from tests.support.shard.scene import Peer
@@ -281,11 +280,6 @@ POLICIES: Final[dict[str, dict[str, Any]]] = {
     "plain": {},
     "bounded": {"max_length": 4, "overflow": "reject"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _wires(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "Dealer", Wire)
 
 
 def played(seed: int, durability: Durability, policy: str, client: type[Client] = Client) -> Play:

@@ -124,7 +124,7 @@ COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """Parts of the function that has them (Python below 3.12 calls them)."""
 Function = tuple[str, str]
 """(file, name)."""
-READS_WIRE: Final[Function] = ("wire/socket.py", "LoopSocket._drain")
+READS_WIRE: Final[Function] = ("wire/sockets/unix.py", "UnixConnection._read")
 """A process has bytes of another one to read."""
 SETTLED: Final[Sequence[Function]] = (
     ("shard/engine/settling.py", "Settling.settle"),

@@ -11,9 +11,8 @@ from typing import Any, Final
 from lightrail.gateway.processes.members import Member, Members
 from lightrail.model import conditions, limits
 from lightrail.namespace.statuses import MissingError
-from lightrail.wire import keys
 from lightrail.wire.control import ControlClient, ControlDownError, ControlRefusedError, address
-from lightrail.wire.keys import WireKey
+from lightrail.wire.sockets.wiring import Wiring
 
 ID: Final = re.compile(r"frontend-(\d{1,9})\.([0-9a-f]{8})\.(\d{1,18})\Z")
 COUNT_DEFAULT: Final = 100
@@ -24,13 +23,12 @@ class Connections:
 
     Args:
         sockets: the directory of control sockets, for frontends that do not publish its address.
-        key: of the wire.
     """
 
-    def __init__(self, members: Members, sockets: str | None, key: WireKey | None = None) -> None:
+    def __init__(self, members: Members, sockets: str | None, wiring: Wiring) -> None:
         self._members = members
         self._sockets = sockets
-        self._context = keys.context(key)
+        self._wiring = wiring
         self._clients: dict[int, ControlClient] = {}
 
     def close(self) -> None:
@@ -38,7 +36,6 @@ class Connections:
         for client in self._clients.values():
             client.close()
         self._clients.clear()
-        self._context.term()
 
     async def page(
         self, *, after: str = "", count: int = COUNT_DEFAULT, user: str | None, container: str | None
@@ -125,7 +122,7 @@ class Connections:
             client.close()
             client = None
         if client is None:
-            client = ControlClient(asyncio.get_running_loop(), self._context, where)
+            client = ControlClient(asyncio.get_running_loop(), self._wiring, where)
             self._clients[frontend] = client
         return client
 

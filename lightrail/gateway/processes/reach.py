@@ -23,5 +23,5 @@ async def reach_of(services: "Services", found: "ReplicaSet") -> dict[str, Reach
     }
     # With the epoch 0 the answers promise nothing.
     return await look_around(
-        asyncio.get_running_loop(), services.shards.context, addresses, 0, lambda _: LOOK_S
+        asyncio.get_running_loop(), services.shards.wiring, addresses, 0, lambda _: LOOK_S
     )

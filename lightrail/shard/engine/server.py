@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import zmq
-
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
@@ -18,8 +16,7 @@ from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.startup.storage import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.socket import LoopSocket, bind
+from lightrail.wire.sockets.wiring import Wiring
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.engine import Engine
@@ -48,13 +45,14 @@ class Server:
         engine: "Engine",
         store: Store,
         counts: ShardCounts,
+        wiring: Wiring,
         address: str,
-        key: WireKey | None = None,
         archiver: Archiver | None = None,
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Actions], None] = lambda _: None,
     ) -> None:
-        """
+        """Listens to frontends. Raises OSError: the address can't be bound.
+
         Args:
             clock: monotonic seconds, for the times of commits.
             ask: requests the deletions and moves of actions from the coordinator.
@@ -93,42 +91,34 @@ class Server:
         self._going_on = False
         self._until_s: float | None = None
         """Time at which this turn stops receiving."""
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._admission = Admission(loop, self._context, key)
-        self._socket, self.address = self._bind(address)
-        """The address has the port that the system chose."""
+        # Link credit bounds what is sent to a frontend. A large batch stays in the queue as it was received,
+        # because its part has memory of its own.
+        self._socket = wiring.listen(
+            address,
+            self._receive,
+            self.turn,
+            receive_max=limits.WIRE_MESSAGES_AHEAD,
+            per_turn=SHARD_MESSAGES,
+            copies=False,
+        )
+        self.address = self._socket.address
+        """With the port that the system chose."""
         self._poll: asyncio.TimerHandle | None = None
         self._beat()
         self._poll_directory()
-
-    def _bind(self, address: str) -> tuple[LoopSocket, str]:
-        socket = self._context.socket(zmq.ROUTER)
-        self._admission.guard(socket)
-        # A ROUTER drops messages beyond its limit, so there is none; link credit bounds them instead.
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        bound = bind(socket, address)
-        looped = LoopSocket(self._loop, socket, self._receive, self.turn)
-        looped.messages_per_turn = SHARD_MESSAGES
-        # A large batch stays in the queue as ZeroMQ received it, because its part has a separate buffer.
-        looped.copies = False
-        return looped, bound
 
     now_ms = staticmethod(wall_ms)
 
     # --- the turn --------------------------------------------------------------------------------------
 
-    def _receive(self, parts: list[bytes]) -> None:
-        identity = parts[0]
+    def _receive(self, identity: bytes, parts: list[bytes]) -> None:
         if self._until_s is None:
             self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
         if identity in self._backlog or time.perf_counter() >= self._until_s:
             self._engine.heard(identity, self.now_ms())
-            self._wait_in_line(identity, parts[1:])
+            self._wait_in_line(identity, parts)
         else:
-            rest = self._apply(identity, parts[1:])
+            rest = self._apply(identity, parts)
             if rest:
                 self._wait_in_line(identity, rest)
         if self._store.is_crowded:
@@ -242,7 +232,7 @@ class Server:
 
     def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
         for identity, parts in output:
-            if not self._socket.send([identity, *parts]):
+            if not self._socket.send(identity, parts):
                 self._engine.lost(identity)
                 # Its deliveries are ready for other consumers now.
                 self._loop.call_soon(self.turn)
@@ -390,11 +380,9 @@ class Server:
             is_waiting = self._stream is not None and await self._stream.until_accepted()
         self._closed = True
         self._socket.close(linger_ms=500)
-        self._admission.close()
         self._committer.close()
         self._reader.close()
         if self._archiver is not None and self._archive_thread is not None:
             self._archiver.close()
             self._archive_thread.close()
         self._store.close(self.now_ms())
-        self._context.term()

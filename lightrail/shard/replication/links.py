@@ -9,16 +9,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-import zmq
-
 from lightrail.cluster.replica_sets import MEMBERS_MAX
 from lightrail.shard.replicas.candidate import ENDED_NS, LOOK_NS
-from lightrail.wire import keys, looking
-from lightrail.wire.dealer import Dealer
+from lightrail.wire import looking
 from lightrail.wire.frames import WireError
-from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode, is_look
-from lightrail.wire.socket import LoopSocket, bind
+from lightrail.wire.sockets.wiring import Wiring
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
@@ -28,12 +24,10 @@ LEAVE_MS: Final = 100
 """How long a member that ends tries to say so to the owner."""
 MESSAGES_AHEAD: Final[int] = 1_000
 """Messages of one connection that wait to be received."""
+MESSAGES_A_TURN: Final = 256
+"""Messages of other members that are read before the loop continues with its other work."""
 
 log = logging.getLogger("lightrail.shard.replication.links")
-
-
-def _nothing() -> None:
-    """Nothing is to be done at the end of a turn."""
 
 
 def address_for_members(settings: "Settings") -> str:
@@ -47,37 +41,21 @@ class MembersSocket:
     Args:
         receive: called with the identity of a connection and the parts of its message.
 
-    Raises zmq.ZMQError: the address can't be bound.
+    Raises OSError: the address can't be bound.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        address: str,
-        key: WireKey | None,
-        receive: Callable[[bytes, list[bytes]], None],
-    ) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._admission = Admission(loop, self._context, key)
-        socket = self._context.socket(zmq.ROUTER)
-        self._admission.guard(socket)
+    def __init__(self, wiring: Wiring, address: str, receive: Callable[[bytes, list[bytes]], None]) -> None:
         # The stream bounds what is kept for a member.
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, MESSAGES_AHEAD)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.address = bind(socket, address)
-        self._socket = LoopSocket(loop, socket, lambda parts: receive(parts[0], parts[1:]), _nothing)
+        self._socket = wiring.listen(address, receive, receive_max=MESSAGES_AHEAD, per_turn=MESSAGES_A_TURN)
+        self.address = self._socket.address
 
     def send(self, identity: bytes, parts: Sequence[bytes]) -> bool:
         """Sends a message; False if the connection is lost."""
-        return self._socket.send([identity, *parts])
+        return self._socket.send(identity, parts)
 
     def close(self) -> None:
         """Sends what was sent for half a second at most."""
         self._socket.close(linger_ms=500)
-        self._admission.close()
-        self._context.term()
 
 
 class Inbox:
@@ -128,16 +106,9 @@ class Inbox:
 class OwnerLink:
     """The connection of a member to another one: to the owner, or to ask how far it reaches."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        address: str,
-        key: WireKey | None,
-        receive: Callable[[list[bytes]], None],
-    ) -> None:
+    def __init__(self, wiring: Wiring, address: str, receive: Callable[[list[bytes]], None]) -> None:
         self.address: Final = address
-        self._context = keys.context(key)
-        self._socket = Dealer(loop, self._context, address, receive, _nothing, receive_max=MESSAGES_AHEAD)
+        self._socket = wiring.connect(address, receive, receive_max=MESSAGES_AHEAD)
 
     def send(self, parts: Sequence[bytes]) -> bool:
         """Sends a message; False if the other end does not listen."""
@@ -152,13 +123,12 @@ class OwnerLink:
     def close(self, linger_ms: int = 0) -> None:
         """What was sent has `linger_ms` to leave; the rest is dropped."""
         self._socket.close(linger_ms)
-        self._context.term()
 
 
 async def look_around(
     loop: asyncio.AbstractEventLoop,
+    wiring: Wiring,
     addresses: Mapping[str, str],
-    key: WireKey | None,
     epoch: int,
     ended: str = "",
 ) -> list[Reach]:
@@ -167,15 +137,11 @@ async def look_around(
     Args:
         ended: a member whose process has probably ended: it gets ENDED_NS.
     """
-    context = keys.context(key)
-    try:
-        found = await looking.look_around(
-            loop,
-            context,
-            addresses,
-            epoch,
-            lambda missing: (ENDED_NS if missing <= {ended} else LOOK_NS) / 1e9,
-        )
-    finally:
-        context.term()
+    found = await looking.look_around(
+        loop,
+        wiring,
+        addresses,
+        epoch,
+        lambda missing: (ENDED_NS if missing <= {ended} else LOOK_NS) / 1e9,
+    )
     return [*found.values()]

@@ -105,14 +105,15 @@ class Replica:
             on_returned=self._news.set,
         )
         self._standing_by = StandingBy(self._loop, data_directory, self._following)
-        self._taking_over = TakingOver(joining, map, self.member, self._following, self._pause)
+        self._wiring = joining.new_wiring()
+        self._taking_over = TakingOver(joining, self._wiring, map, self.member, self._following, self._pause)
         self._counts = ReplicaCounts(
             follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
         )
         self._process.running.show(REPLICA_FAMILIES, self._counts)
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.socket = MembersSocket(
-            self._loop, address_for_members(self._process.settings), joining.key, self._inbox.receive
+            self._wiring, address_for_members(self._process.settings), self._inbox.receive
         )
 
     @property
@@ -288,7 +289,7 @@ class Replica:
         if self._link is not None:
             self._link.close()
         self._following.detach()
-        self._link = OwnerLink(self._loop, address, self.joining.key, self._following.receive)
+        self._link = OwnerLink(self._wiring, address, self._following.receive)
 
     def _read_news(self) -> None:
         if not self.epoch:
@@ -391,4 +392,5 @@ class Replica:
         if self._link is not None:
             self._link.close()
         self.socket.close()
+        self._wiring.close()
         self._thread.close()

@@ -20,6 +20,7 @@ from lightrail.shard.replication.following import Following
 from lightrail.shard.replication.links import look_around
 from lightrail.telemetry.process import CannotServeError
 from lightrail.wire.replication import NOTHING, Reach
+from lightrail.wire.sockets.wiring import Wiring
 
 log = logging.getLogger("lightrail.shard.replication.taking_over")
 
@@ -33,6 +34,7 @@ class TakingOver:
     """
 
     _joining: Joining
+    _wiring: Wiring
     _map: Map
     _member: str
     _following: Following
@@ -51,7 +53,7 @@ class TakingOver:
             for (shard, member), found in self._map.followers.items()
             if shard == entry.shard and member != self._member and (is_unknown or member in entry.in_sync)
         }
-        found = await look_around(asyncio.get_running_loop(), addresses, self._joining.key, epoch, ended)
+        found = await look_around(asyncio.get_running_loop(), self._wiring, addresses, epoch, ended)
         return [each for each in found if each.epoch] if is_unknown else found
 
     def is_unknown(self, entry: ReplicaSet) -> bool:

@@ -17,7 +17,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.journal.commit import Worker
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
-from lightrail.wire.socket import WITHOUT_COPY_BYTES
+from lightrail.wire.sockets.zeromq import WITHOUT_COPY_BYTES
 
 JOURNAL_READS_MAX: Final[int] = 16
 """Such answers of one shard that wait for its disk; further requests are refused and have to be repeated."""

@@ -11,15 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import zmq
-
 from lightrail.shard_client.peers.requests import ShardDownError, Watch
 from lightrail.shard_client.peers.shards import ShardPeer
-from lightrail.wire import keys
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
-from lightrail.wire.keys import WireKey
-from lightrail.wire.socket import Parts
+from lightrail.wire.sockets.wiring import Wiring
 
 BULK_GREETING_MS: Final[int] = 5_000
 """How long a reader waits until the shard has greeted on the connection for large answers."""
@@ -49,9 +45,9 @@ class BulkPeer(ShardPeer):
 
     __slots__ = ()
 
-    def _receive(self, parts: Parts) -> None:
+    def _receive(self, parts: list[bytes]) -> None:
         """A blob may be a separate part, behind the answer that it belongs to."""
-        plain: Parts = []
+        plain: list[bytes] = []
         rest = iter(parts)
         for part in rest:
             kind, flags, _, _, _, _, number = HEADER.unpack_from(part)
@@ -88,20 +84,19 @@ class Pool:
         boot: drawn when the process starts.
         address: returns the present address of a shard, or None while it is not registered.
         idle_ms: how long a connection without users stays open.
-        key: of the wire.
         make: class of the connections.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        wiring: Wiring,
         *,
         name: str,
         boot: int,
         address: Callable[[int], str | None],
         now_ms: Callable[[], int],
         idle_ms: int,
-        key: WireKey | None = None,
         make: type[ShardPeer] = ShardPeer,
     ) -> None:
         self._loop = loop
@@ -110,9 +105,8 @@ class Pool:
         self._address = address
         self._now_ms = now_ms
         self._idle_ms = idle_ms
-        self._key = key
+        self._wiring = wiring
         self._make = make
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._pooled: dict[int, Pooled] = {}
         self._flushing = OncePerTurn(loop, self._flush)
 
@@ -172,16 +166,12 @@ class Pool:
                 pooled.idle.cancel()
             pooled.peer.close()
         self._pooled.clear()
-        if self._context is not None:
-            self._context.term()
 
     def _open(self, shard: int, address: str) -> Pooled:
-        if self._context is None:
-            self._context = keys.context(self._key)
         pooled = self._pooled[shard] = Pooled()
         pooled.peer = self._make(
             self._loop,
-            self._context,
+            self._wiring,
             shard=shard,
             address=address,
             frontend=self._name,

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
-import zmq
-
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.shard_client.deadlines import ShardClock, due_ms, left_ms
@@ -27,8 +25,8 @@ from lightrail.shard_client.links import (
 )
 from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError, Watch
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
-from lightrail.wire.dealer import Dealer
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
+from lightrail.wire.sockets.wiring import Connecting, Wiring
 from lightrail.wire.versions import VERSIONS, for_version, unknown
 
 log = logging.getLogger("lightrail.shard_client.peers.shards")
@@ -57,7 +55,7 @@ class ShardPeer:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        context: "zmq.Context[zmq.Socket[bytes]]",
+        wiring: Wiring,
         *,
         shard: int,
         address: str,
@@ -97,7 +95,7 @@ class ShardPeer:
         self._clock = ShardClock()
         self._requests = Requests(loop, shard, self.post, self.due)
         self._loop = loop
-        self._context = context
+        self._wiring = wiring
         self._flush = flush
         # Owners have a length, and are empty at first: as a truth value they would be false.
         self._watch: Watch[ShardPeer] = Watch() if watch is None else watch
@@ -105,7 +103,7 @@ class ShardPeer:
         self._timer: asyncio.TimerHandle | None = None
         self._beat()
 
-    def _connected(self, address: str) -> Dealer:
+    def _connected(self, address: str) -> Connecting:
         # A new name for each connection: if the shard read the handshake of a former connection after that of
         # a new connection with the same name, ROUTER_HANDOVER would leave the new one open and never read it.
         self._connections += 1
@@ -113,11 +111,9 @@ class ShardPeer:
         # Messages in transit are bounded by link credit, not by a count of ZeroMQ messages.
         ahead = limits.WIRE_MESSAGES_AHEAD
         # `_flush`: frames for clients are sent at once, not with the next turn of the loop.
-        made = Dealer(
-            self._loop, self._context, address, self._receive, self._flush, receive_max=ahead, name=name
+        return self._wiring.connect(
+            address, self._receive, self._flush, receive_max=ahead, name=name, copies=False
         )
-        made.copies = False
-        return made
 
     @property
     def serving_boot(self) -> int | None:

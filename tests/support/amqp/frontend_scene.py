@@ -20,6 +20,7 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.settings import Settings
 from lightrail.service_bus.frontend import HOOKS
 from lightrail.shard_client.peers.shards import ConnectionState
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support.amqp.frontend_fakes import FakeShard
 
 Found = TypeVar("Found", bound=events.Event)
@@ -198,6 +199,7 @@ class Scene:
             coordinator=coordinator,
             authenticator=self.authenticator,
             loop=asyncio.get_running_loop(),
+            wiring=Wiring(asyncio.get_running_loop()),
             hooks=hooks,
         )
         self.frontend.now_ms = lambda: self.time_ms
@@ -240,7 +242,7 @@ def play(test: Callable[[Scene], Any], hooks: FrontendHooks = HOOKS, **settings:
             await test(scene)
         finally:
             scene.frontend.shard_connections.owners.close()
-            scene.frontend.shard_connections.end()
+            scene.frontend.shard_connections.wiring.close()
             scene.frontend.deadlines.close()
 
     asyncio.run(run())

@@ -95,6 +95,7 @@ class FakeShards:
         self.peer = FakePeer()
         self.peers: dict[int, Any] = {}
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
+        self.wiring: Any = None
         self._links = 0
         self.moved = 0
 

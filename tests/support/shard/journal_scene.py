@@ -24,6 +24,7 @@ from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support import wait
 from tests.support.shard.fake_journals import FakeJournals
 
@@ -53,6 +54,7 @@ class JournalScene:
         self.journals: dict[int, FakeJournals] = {}
         self.servers: dict[int, Server] = {}
         self.requests: dict[int, JournalRequests] = {}
+        self.wiring: Wiring
         self.shards: ShardConnections
         self.services: Services
         self.url = ""
@@ -61,11 +63,12 @@ class JournalScene:
 
     async def begin(self, shards: int) -> None:
         loop = asyncio.get_running_loop()
+        self.wiring = Wiring(loop)
         for shard in range(shards):
             self.journals[shard] = FakeJournals()
             self.journals[shard].journal(f"d{shard}", shard)
             await self.start(shard)
-        self.shards = ShardConnections(self.coordinator, loop, name="gateway-0", boot=1)
+        self.shards = ShardConnections(self.coordinator, loop, self.wiring, name="gateway-0", boot=1)
         self.shards.refresh()
         members = Members()
         self.services = open_services(
@@ -95,7 +98,7 @@ class JournalScene:
             now_ms=Server.now_ms(),
         )
         loop = asyncio.get_running_loop()
-        server = Server(loop, engine, store, counts, f"ipc://{self.directory}/shard-{shard}")
+        server = Server(loop, engine, store, counts, self.wiring, f"ipc://{self.directory}/shard-{shard}")
         requests = JournalRequests(loop, cast(Any, self.journals[shard]), server.turn)
         engine.answer(requests.operations)
         self.servers[shard], self.requests[shard] = server, requests

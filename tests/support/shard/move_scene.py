@@ -87,7 +87,7 @@ class MoveScene:
         self.services: Any = SimpleNamespace(
             coordinator=self.coordinator,
             map=self.map,
-            shards=SimpleNamespace(peers=self.peers, request_all=self.request_all, context=None),
+            shards=SimpleNamespace(peers=self.peers, request_all=self.request_all, wiring=None),
             directory=Directory(self.coordinator, auto_create=True),
         )
 

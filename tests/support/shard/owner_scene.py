@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-import zmq
 
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.deliveries import ConsumerLink
@@ -13,13 +12,12 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.placement import Placement
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.owners.owners import Owners
-from lightrail.shard_client.peers import shards
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.bodies import ConsumerOpen
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, Said
 from tests.support.shard.model_shard import ModelQueue, ModelShard
 from tests.support.shard.resolvers import FixedResolver
-from tests.support.shard.wires import Wire
+from tests.support.shard.wires import Wire, wiring_of
 
 
 class HandWire(Wire):
@@ -71,7 +69,6 @@ class OwnerScene:
     """One frontend, its owners, and two shards or more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 2, *, shard_wait_ms: int = 0) -> None:
-        monkeypatch.setattr(shards, "Dealer", HandWire)
         self.now_ms = 1_000_000
         self.beats = HandLoop()
         self.timers = HandLoop()
@@ -90,10 +87,9 @@ class OwnerScene:
             self.add_peer(number)
 
     def add_peer(self, number: int) -> ShardPeer:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         peer = ShardPeer(
             self.beats,  # type: ignore[arg-type]
-            context,
+            wiring_of(HandWire),
             shard=number,
             address="inproc://nowhere",
             frontend="frontend-0",
@@ -103,7 +99,6 @@ class OwnerScene:
             flush=lambda: None,
             watch=self.owners,
         )
-        context.term()
         self.peers.append(peer)
         self.resolver.peers[number] = peer
         self.owners.joined(peer)

@@ -9,8 +9,6 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
-import zmq
-
 from lightrail.amqp.events import ACCEPTED, Resumed, SenderSettled, Transfers
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.sections import Header, encode_header
@@ -24,7 +22,7 @@ from lightrail.wire.bodies import Refusal
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard.resolvers import FixedResolver
 from tests.support.shard.scene import Scene
-from tests.support.shard.wires import Timers, Wire
+from tests.support.shard.wires import Timers, Wire, wiring_of
 
 QUEUE: Final = "q"
 LINK: Final = "1" * 32
@@ -70,10 +68,9 @@ class Frontend:
         self.fake = FakeConnection().frontend
         resolver = FixedResolver()
         owners = Owners(resolver, self.timers, now_ms=world.now, shard_wait_ms=0)  # type: ignore[arg-type]
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.peer = resolver.peers[AT_SHARD] = ShardPeer(
             self.timers,  # type: ignore[arg-type]
-            context,
+            wiring_of(Wire),
             shard=AT_SHARD,
             address="inproc://nowhere",
             frontend=f"frontend-{number}",
@@ -83,7 +80,6 @@ class Frontend:
             flush=lambda: None,
             watch=owners,
         )
-        context.term()
         self.owners = owners
         self.wire: Wire = self.peer._socket  # type: ignore[assignment]
         self.identity = b"%d/%d" % (number, boot)

@@ -17,7 +17,8 @@ from lightrail.shard.queues.delivery_marks import FileMarks
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Hello
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
-from lightrail.wire.socket import LoopSocket
+from lightrail.wire.sockets.wiring import Wiring
+from lightrail.wire.sockets.zeromq import LoopSocket
 
 WAIT_S = 20
 
@@ -110,6 +111,8 @@ def play(
     test: Callable[[Server, SlowStore, Frontend], Awaitable[None]],
     tmp_path: Path,
     marks: FileMarks | None = None,
+    *,
+    on_loop: bool = True,
 ) -> None:
     async def run() -> None:
         store = SlowStore()
@@ -129,7 +132,8 @@ def play(
         # A socket file that a killed process left behind.
         (tmp_path / "shard").touch()
         clock = Clock()
-        server = Server(asyncio.get_running_loop(), engine, store, counts, address, clock=clock)
+        wiring = Wiring(asyncio.get_running_loop(), on_loop=on_loop)
+        server = Server(asyncio.get_running_loop(), engine, store, counts, wiring, address, clock=clock)
         if marks is not None:
             marks.begin(asyncio.get_running_loop(), server.turn)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -143,5 +147,6 @@ def play(
                 await server.close()
             frontend.socket.close()
             context.term()
+            wiring.close()
 
     asyncio.run(run())

@@ -2,16 +2,22 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+
+from lightrail.wire.sockets.wiring import Wiring
+
+
+def wiring_of(connect: Callable[..., object]) -> Wiring:
+    """A Wiring whose sockets are made by the test."""
+    return cast(Wiring, SimpleNamespace(connect=connect))
 
 
 class Wire:
-    """Takes the place of the frontend's Dealer: messages wait in both directions until they are moved."""
+    """Takes the place of the frontend's socket: messages wait in both directions until they are moved."""
 
     def __init__(
         self,
-        loop: Any,
-        context: Any,
         address: str,
         receive: Callable[[list[bytes]], None],
         after: Any,

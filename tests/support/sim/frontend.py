@@ -8,6 +8,7 @@ from lightrail.shard_client.links import Consumer, MissingDeliveriesError, Produ
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support.shard.life import Id, id_of, message
 from tests.support.shard.scene import batch, delivered
 
@@ -188,18 +189,20 @@ class SimFrontend:
         self.cluster = cluster
         self.id = id
         self.host, context = cluster.network.host(f"frontend-{id}")
+        wiring = Wiring(cluster.loop)
+        wiring._context = context  # type: ignore[assignment]
         self.coordinator = cluster.coordinator(self.host)
         self._links = 0
         self.shard_connections = ShardConnections(
             self.coordinator,
             cluster.loop,
+            wiring,
             name=f"frontend-{id}",
             boot=7_000_000 + cluster.next_link(),
             now_ms=cluster.now_ms,
             schedule_flush=self._schedule_flush,
             flush=self._flush,
         )
-        self.shard_connections._context = context  # type: ignore[assignment]
         self.senders: list[Sender] = []
         self.receivers: list[Receiver] = []
         self.is_dead = False

@@ -12,8 +12,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import zmq
-
 from lightrail.cluster.joining import patiently
 from lightrail.cluster.map import SHARDS, Map, Member
 from lightrail.cluster.replica_sets import ReplicaSet
@@ -32,6 +30,7 @@ from lightrail.shard.startup.member_start import MemberStart
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, Kind
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support.sim.disk import SimFiles, SimWorker
 from tests.support.sim.process import SEGMENT_BYTES, SimDirectory, SimProcess
 from tests.support.sim.restored import DoubtingCoordinator
@@ -150,7 +149,8 @@ class MemberLife:
         joining: Any = SimpleNamespace(
             process=process,
             coordinator=coordinator,
-            key=None,
+            wiring=Wiring(cluster.loop),
+            new_wiring=lambda: Wiring(cluster.loop),
             own=own,
             reachable=lambda address: address,
             leave=_leave,
@@ -172,7 +172,6 @@ class MemberLife:
         keeping = asyncio.ensure_future(start.keep(self.journal))
         names: Any = Names()
         mover, sources = moving(joining, engine, server, names, map, server._counts)
-        sources._context = self.context  # type: ignore[assignment]
         self.movers.append(mover)
         shard.note(f"{self.name} serves in epoch {self.epoch}")
         await until_stop(process, server)  # type: ignore[arg-type]
@@ -223,7 +222,8 @@ class MemberLife:
                     mover.take_back(queue)
 
         address = f"sim://{self.name}"
-        return SimServer(cluster.loop, engine, journal, counts, address, clock=cluster.loop.time, ask=ask)
+        loop = cluster.loop
+        return SimServer(loop, engine, journal, counts, Wiring(loop), address, clock=loop.time, ask=ask)
 
     def end(self, *, is_noticed: bool) -> None:
         """Nothing of this process happens any more."""
@@ -339,10 +339,6 @@ class _Time:
 @contextlib.contextmanager
 def simulated(cluster: Any) -> Iterator[None]:
     """Replaces what the program makes of the machine."""
-    sockets = SimpleNamespace(**{name: getattr(zmq, name) for name in dir(zmq) if name.isupper()})
-    sockets.Context = lambda: _life().context
-    sockets.ZMQError = zmq.ZMQError
-    context = SimpleNamespace(context=lambda _: _life().context)
     replacements: dict[str, Any] = {
         "lightrail.shard.replication.replica.Worker": _worker,
         "lightrail.shard.replication.replica.RealFiles": lambda _: _life().member.files,
@@ -353,10 +349,8 @@ def simulated(cluster: Any) -> Iterator[None]:
         "lightrail.shard.replication.standing_by.RealFiles": lambda _: _life().member.files,
         "lightrail.shard.replication.standing_by.LAG_RECORDS": LAG_RECORDS,
         "lightrail.shard.replication.standing_by.AT_ONCE": LAG_RECORDS // 2,
-        "lightrail.shard.replication.links.zmq": sockets,
-        "lightrail.shard.replication.links.keys": context,
+        "lightrail.wire.sockets.wiring.context": lambda _: _life().context,
         "lightrail.shard.engine.server.Worker": _worker,
-        "lightrail.shard.engine.server.zmq": sockets,
         "lightrail.shard.engine.server.time": _Time(cluster.loop),
         "lightrail.shard.engine.server.Server.now_ms": staticmethod(cluster.now_ms),
     }

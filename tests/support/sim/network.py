@@ -260,7 +260,7 @@ class Context:
     def socket(self, kind: int) -> Socket:
         return Socket(self._network, self._host, kind)
 
-    def term(self) -> None:
+    def destroy(self, linger: int | None = None) -> None:
         """Nothing is kept."""
 
 

@@ -19,7 +19,8 @@ from lightrail.shard.main import MOVE_SOURCE_IDLE_MS
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard_client.peers.pool import Pool
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.socket import LoopSocket
+from lightrail.wire.sockets.wiring import Wiring
+from lightrail.wire.sockets.zeromq import LoopSocket
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.sim.coordinator import SimCoordinator
 from tests.support.sim.network import Host
@@ -131,15 +132,17 @@ class Life:
         socket = self.context.socket(zmq.ROUTER)
         socket.bind(shard.address)
         self.socket = LoopSocket(self.loop, socket, self._receive, self.turn)  # type: ignore[arg-type]
+        wiring = Wiring(self.loop)
+        wiring._context = self.context  # type: ignore[assignment]
         self.sources = Pool(
             self.loop,
+            wiring,
             name=f"shard-{shard.id}",
             boot=self.engine.boot,
             address=lambda id: self.map.shards[id].address if id in self.map.shards else None,
             now_ms=self.now_ms,
             idle_ms=MOVE_SOURCE_IDLE_MS,
         )
-        self.sources._context = self.context  # type: ignore[assignment]
         self.mover = Mover(
             shard=shard.id,
             engine=self.engine,

@@ -52,7 +52,7 @@ def play(test: Callable[[Scene, Slow], Awaitable[None]]) -> None:
             await test(scene, coordinator)
         finally:
             scene.frontend.shard_connections.owners.close()
-            scene.frontend.shard_connections.end()
+            scene.frontend.shard_connections.wiring.close()
             scene.frontend.deadlines.close()
 
     asyncio.run(run())

@@ -234,7 +234,7 @@ def test_who_uses_a_new_name_that_can_not_be_written_is_told_and_sees_no_address
         assert error.condition == condition
         assert said in (error.description or "")
         assert "10.0.0.1" not in (error.description or "")
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
     assert str(problem) in caplog.text

@@ -92,7 +92,7 @@ def test_links_of_one_queue_ask_the_coordinator_once() -> None:
         await client.turn()
         assert len(scene.shard.consumers) == 5
         assert coordinator.asked == 1
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
 
@@ -130,7 +130,7 @@ def test_gone_before_its_queue_was_placed(end: str) -> None:
         assert scene.shard.take() == []
         assert scene.links_attached() == 0
         assert scene.frontend._tasks == set()
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
 
@@ -149,7 +149,7 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
         assert detached.error is not None
         assert detached.error.condition == conditions.INTERNAL_ERROR
         assert scene.frontend.shard_connections._look_ups == {}
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
 

@@ -141,7 +141,7 @@ def test_plain_over_the_socket(password: bytes, code: int) -> None:
             scene.frontend.directory.refresh()
             await client.receiver(session)
             assert ConsumerOpen.decode(scene.shard.said[0].body).user == "ann"
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
 
@@ -185,7 +185,7 @@ def test_the_time_to_open_does_not_run_while_a_password_waits_for_its_check() ->
         client.protocol.tick(scene.time_ms)
         await scene.settle()
         assert client.transport.closing
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
 
@@ -203,7 +203,7 @@ def test_users_that_can_not_be_read_are_no_good_outcome() -> None:
         _, outcome = await sasl(client, "PLAIN", b"\0ann\0secret")
         assert outcome.code == 1
         assert client.transport.closing
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(test())
 

@@ -81,7 +81,7 @@ def test_every_request_has_a_status(requests: list[tuple[dict[str, Any], Any]]) 
             assert status in (200, 201, 204, 400, 404, 409, 412, 501), answer
             assert isinstance(answer.application["statusDescription"], str)
             write_message(answer)
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(run())
 
@@ -104,6 +104,6 @@ def test_every_token_message_has_a_status_or_an_outcome(data: bytes, application
             assert answer.application["status-code"] in (400, 401, 501)
         connection.abort()
         await scene.settle()
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
 
     asyncio.run(run())

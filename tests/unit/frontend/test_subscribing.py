@@ -161,7 +161,7 @@ def held(test: Callable[[Scene, Held, Client, Session], Awaitable[None]], *, con
         try:
             await test(scene, coordinator, client, session)
         finally:
-            scene.frontend.shard_connections.end()
+            scene.frontend.shard_connections.wiring.close()
             scene.frontend.deadlines.close()
 
     asyncio.run(run())
@@ -364,7 +364,7 @@ def test_nothing_stays_of_a_client_that_goes_while_its_subscription_is_made(shar
         await scene.settle()
         assert subscriptions(scene) == []
         assert [record.name for record in scene.frontend.directory.below("")] == ["r"]
-        scene.frontend.shard_connections.end()
+        scene.frontend.shard_connections.wiring.close()
         scene.frontend.deadlines.close()
 
     asyncio.run(test())

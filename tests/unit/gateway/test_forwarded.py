@@ -19,6 +19,7 @@ from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import http_server
 from lightrail.telemetry.http_connection import Connections
 from lightrail.wire.forwarded import FIELD, FORWARDED_AGE_MS, NONCE_FIELD, TO_FRONTEND, TO_GATEWAY, Forwarded
+from lightrail.wire.sockets.wiring import Wiring
 
 STRANGER = Forwarded("192.0.2.1", 4_000, tls=False)
 LOCAL = Forwarded("127.0.0.1", 4_000, tls=False)
@@ -62,7 +63,13 @@ def play(check: Callable[[Scene], Awaitable[None]], *users: str, most: int = 100
         for name in users:
             await coordinator.add_user(UserRecord.make(name, "password", 4_096))
         members = Members()
-        shards = ShardConnections(coordinator, asyncio.get_running_loop(), name="gateway-0", boot=1)
+        shards = ShardConnections(
+            coordinator,
+            asyncio.get_running_loop(),
+            Wiring(asyncio.get_running_loop()),
+            name="gateway-0",
+            boot=1,
+        )
         services = open_services(
             settings=Settings(**settings),
             coordinator=coordinator,

@@ -15,6 +15,7 @@ from lightrail.model.clock import CLOCK_SLEW, Clock, Timetable
 from lightrail.namespace.directory import Directory
 from lightrail.shard.engine.server import Server
 from lightrail.shard_client.shard_connections import ShardConnections
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support import work
 
 SECOND = 1_000_000_000
@@ -151,7 +152,7 @@ def test_everything_that_has_locks_and_times_to_live_goes_by_it(monkeypatch: pyt
     readers = (
         Server.now_ms,
         Frontend.now_ms,
-        ShardConnections(MemoryCoordinator(), loop, name="gateway-0", boot=1).now_ms,
+        ShardConnections(MemoryCoordinator(), loop, Wiring(loop), name="gateway-0", boot=1).now_ms,
         Directory(MemoryCoordinator())._now_ms,
     )
     before = clock.wall_ms()

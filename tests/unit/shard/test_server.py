@@ -24,7 +24,8 @@ from lightrail.shard.queues.declarations import EveryName
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import VERSION, Kind, frame
-from lightrail.wire.socket import WITHOUT_COPY_BYTES
+from lightrail.wire.sockets.wiring import Wiring
+from lightrail.wire.sockets.zeromq import WITHOUT_COPY_BYTES
 from tests.support.shard.scene import batch
 from tests.support.shard.server_scene import WAIT_S, Frontend, SlowStore, play
 
@@ -163,7 +164,7 @@ def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
         ended = server._idle.set
 
         def late() -> None:
-            server._receive([b"frontend-0", batch(1, 2, [b"b"])])
+            server._receive(b"frontend-0", [batch(1, 2, [b"b"])])
             server.turn()
 
         def set_and_more() -> None:
@@ -276,7 +277,8 @@ def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: 
             now_ms=Server.now_ms(),
         )
         address = f"ipc://{tmp_path}/shard"
-        server = Server(asyncio.get_running_loop(), engine, journal, counts, address, archiver=archiver)
+        loop = asyncio.get_running_loop()
+        server = Server(loop, engine, journal, counts, Wiring(loop), address, archiver=archiver)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         frontend = Frontend(context, address)
         try:

@@ -17,6 +17,7 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.replication import JournalEnds
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.replicated import Jobs
 from tests.support.shard.scene import batch
@@ -80,7 +81,7 @@ def play(test: Callable[[OwnerServer], Awaitable[None]], tmp_path: Path) -> None
             now_ms=Server.now_ms(),
         )
         address = f"ipc://{tmp_path}/shard"
-        server = Server(loop, engine, journal, counts, address)
+        server = Server(loop, engine, journal, counts, Wiring(loop), address)
         stream = Stream(
             journal,
             1,

@@ -16,7 +16,8 @@ from lightrail.shard.queues.delivery_marks import FileMarks
 from lightrail.shard.startup.storage import DISK_SILENCE_MS
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.socket import MESSAGES_PER_TURN
+from lightrail.wire.sockets.zeromq import MESSAGES_PER_TURN
+from lightrail.wire.sockets.zeromq_ends import Router
 from tests.support import wait
 from tests.support.shard.scene import batch
 from tests.support.shard.server_scene import WAIT_S, Clock, Frontend, SlowStore, play
@@ -238,7 +239,9 @@ def test_what_a_turn_has_no_time_for_leaves_the_socket_all_the_same(
 
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         read: list[int] = [0]
-        receive, after = server._socket._receive, server._socket._after
+        assert isinstance(server._socket, Router)
+        socket = server._socket._socket
+        receive, after = socket._receive, socket._after
 
         def received(parts: list[bytes]) -> None:
             read[-1] += 1
@@ -248,8 +251,8 @@ def test_what_a_turn_has_no_time_for_leaves_the_socket_all_the_same(
             read.append(0)
             after()
 
-        monkeypatch.setattr(server._socket, "_receive", received)
-        monkeypatch.setattr(server._socket, "_after", turned)
+        monkeypatch.setattr(socket, "_receive", received)
+        monkeypatch.setattr(socket, "_after", turned)
         sent = 0
         async with asyncio.timeout(WAIT_S):
             while max(read) <= MESSAGES_PER_TURN:
@@ -259,4 +262,4 @@ def test_what_a_turn_has_no_time_for_leaves_the_socket_all_the_same(
                 await frontend.until(Kind.PONG, sent)
         assert max(read) <= server_module.SHARD_MESSAGES
 
-    play(test, tmp_path)
+    play(test, tmp_path, on_loop=False)

@@ -8,6 +8,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.placement import Placement
 from lightrail.shard_client.shard_connections import ShardConnections
+from lightrail.wire.sockets.wiring import Wiring
 
 
 class SlowCoordinator(MemoryCoordinator):
@@ -29,7 +30,7 @@ def test_those_who_wait_for_a_look_up_are_not_overtaken_by_who_comes_later() -> 
         loop = asyncio.get_running_loop()
         coordinator = SlowCoordinator()
         await coordinator.set_shards(1)
-        shards = ShardConnections(coordinator, loop, name="gateway-0", boot=1)
+        shards = ShardConnections(coordinator, loop, Wiring(loop), name="gateway-0", boot=1)
         shards.add(0, "inproc://nobody")
         order: list[int] = []
 
@@ -50,7 +51,7 @@ def test_those_who_wait_for_a_look_up_are_not_overtaken_by_who_comes_later() -> 
         assert coordinator.asked == 1
         assert shards._look_ups == {}
         shards.close()
-        shards.end()
+        shards.wiring.close()
 
     asyncio.run(check())
 
@@ -68,7 +69,13 @@ def test_those_who_wait_for_a_look_up_that_fails_get_one_error_and_the_next_one_
     async def check() -> None:
         coordinator = Broken()
         await coordinator.set_shards(1)
-        shards = ShardConnections(coordinator, asyncio.get_running_loop(), name="gateway-0", boot=1)
+        shards = ShardConnections(
+            coordinator,
+            asyncio.get_running_loop(),
+            Wiring(asyncio.get_running_loop()),
+            name="gateway-0",
+            boot=1,
+        )
         waiting = [asyncio.ensure_future(shards.find("q")) for _ in range(3)]
         await asyncio.sleep(0)
         coordinator.gate.set()
@@ -100,7 +107,7 @@ def test_who_comes_while_others_leave_with_an_error_asks_anew() -> None:
         loop = asyncio.get_running_loop()
         coordinator = Recovering()
         await coordinator.set_shards(1)
-        shards = ShardConnections(coordinator, loop, name="gateway-0", boot=1)
+        shards = ShardConnections(coordinator, loop, Wiring(loop), name="gateway-0", boot=1)
         later: list[asyncio.Task[Placement]] = []
 
         async def ask() -> None:

@@ -7,18 +7,18 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.shard.main import MOVE_SOURCE_IDLE_MS
-from lightrail.shard_client.peers import shards
 from lightrail.shard_client.peers.pool import Pool
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Welcome, encode_request
 from lightrail.wire.frames import VERSION, Kind, frame
+from tests.support.shard.wires import wiring_of
 from tests.support.sim.loop import SimLoop
 
 
 class NobodyThere:
-    """Takes the place of Dealer."""
+    """Takes the place of a socket."""
 
-    def __init__(self, loop: Any, context: Any, address: str, receive: Any, after: Any, **_: Any) -> None:
+    def __init__(self, address: str, receive: Any, after: Any, **_: Any) -> None:
         self.closed = False
 
     def send(self, parts: Sequence[bytes]) -> bool:
@@ -29,12 +29,12 @@ class NobodyThere:
 
 
 class Rig:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards, "Dealer", NobodyThere)
+    def __init__(self) -> None:
         self.loop = SimLoop()
         self.addresses: dict[int, str] = {0: "tcp://127.0.0.1:1"}
         self.pool = Pool(
             self.loop,
+            wiring_of(NobodyThere),
             name="shard-1",
             boot=7,
             address=self.addresses.get,
@@ -48,8 +48,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    made = Rig(monkeypatch)
+def rig() -> Iterator[Rig]:
+    made = Rig()
     yield made
     made.pool.close()
     made.loop.close()

@@ -11,24 +11,24 @@ from lightrail.cluster.map import PLACEMENT, SHARD_SETS, SHARDS, Member, Placed,
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import conditions
 from lightrail.shard_client import shard_connections
-from lightrail.shard_client.peers import shards
 from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Welcome
 from lightrail.wire.frames import VERSION, Kind, frame
 from tests.support.shard.owner_scene import HandWire
+from tests.support.shard.wires import wiring_of
 
 Check = Callable[[ShardConnections, MemoryCoordinator], Awaitable[None]]
 
 
 def play(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
     async def main() -> None:
-        monkeypatch.setattr(shards, "Dealer", HandWire)
         coordinator = MemoryCoordinator()
         await coordinator.set_shards(2)
         made = ShardConnections(
             coordinator,
             asyncio.get_running_loop(),
+            wiring_of(HandWire),
             name="frontend-0",
             boot=7,
             now_ms=lambda: 1_000_000,
@@ -39,7 +39,6 @@ def play(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
             await check(made, coordinator)
         finally:
             made.close()
-            made.end()
 
     asyncio.run(main())
 

@@ -12,7 +12,7 @@ import zmq
 from lightrail.model import conditions, limits
 from lightrail.shard_client.deadlines import ANSWER_MS, within
 from lightrail.shard_client.links import MissingDeliveriesError
-from lightrail.shard_client.peers import requests, shards
+from lightrail.shard_client.peers import requests
 from lightrail.shard_client.peers.requests import LateError, ShardDownError
 from lightrail.shard_client.peers.shards import (
     CONNECTING_MS,
@@ -23,15 +23,18 @@ from lightrail.shard_client.peers.shards import (
 )
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import DUE, TIMED, VERSION, Kind, deliver, frame
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support import zmtp
 from tests.support.amqp.frontend_fakes import Said
 from tests.support.now import now
+from tests.support.shard.wires import wiring_of
 
 
 class FakeSocket:
-    """Takes the place of Dealer: what was sent, and whether anybody is there."""
+    """Takes the place of a socket: what was sent, and whether anybody is there."""
 
-    def __init__(self, loop: Any, context: Any, address: str, receive: Any, after: Any, **_: Any) -> None:
+    def __init__(self, address: str, receive: Any, after: Any, *, copies: bool, **_: Any) -> None:
+        self.copies = copies
         self.receive = receive
         self.after = after
         self.there = True
@@ -111,14 +114,12 @@ class FakeLinkEnd:
 
 class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards, "Dealer", FakeSocket)
         self.loop = FakeLoop()
         self.now_ms = 1_000_000
         self.flushes = 0
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.peer = ShardPeer(
             self.loop,  # type: ignore[arg-type]
-            context,
+            wiring_of(FakeSocket),
             shard=0,
             address="inproc://nowhere",
             frontend="frontend-0",
@@ -127,7 +128,6 @@ class Rig:
             schedule_flush=self.schedule_flush,
             flush=self.schedule_flush,
         )
-        context.term()
         self.socket: FakeSocket = self.peer._socket  # type: ignore[assignment]
 
     def schedule_flush(self) -> None:
@@ -292,7 +292,7 @@ def test_a_shard_of_whose_messages_some_got_lost_is_greeted_anew(rig: Rig) -> No
 
 
 def test_large_frames_of_the_shard_come_as_views(rig: Rig) -> None:
-    assert rig.peer._socket.copies is False
+    assert rig.socket.copies is False
 
 
 def test_a_gap_in_deliveries_ends_no_link_and_the_shard_is_greeted_anew(rig: Rig) -> None:
@@ -500,11 +500,12 @@ def test_a_former_connection_whose_handshake_comes_late_does_not_silence_the_new
         shard = context.socket(zmq.ROUTER)
         shard.setsockopt(zmq.ROUTER_HANDOVER, 1)
         shard.bind(address)
+        wiring = Wiring(asyncio.get_running_loop())
         with socket.socket(socket.AF_UNIX) as late:
             late.connect(f"{tmp_path}/shard.sock")
             peer = ShardPeer(
                 asyncio.get_running_loop(),
-                context,
+                wiring,
                 shard=0,
                 address=address,
                 frontend="frontend-0",
@@ -524,6 +525,7 @@ def test_a_former_connection_whose_handshake_comes_late_does_not_silence_the_new
                     await heard(shard)
             finally:
                 peer.close()
+                wiring.close()
                 shard.close(0)
 
     context = zmq.Context()

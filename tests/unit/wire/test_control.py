@@ -20,24 +20,25 @@ from lightrail.wire.control import (
     address,
 )
 from lightrail.wire.frames import Kind, frame
+from lightrail.wire.sockets.wiring import Wiring
 
-Check = Callable[[ControlClient, "zmq.Context[Any]", str], Awaitable[None]]
+Check = Callable[[ControlClient, Wiring, str], Awaitable[None]]
 
 
 def with_client(tmp_path: Path, check: Check, **operations: Operation) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        context: zmq.Context[Any] = zmq.Context()
+        wiring = Wiring(loop)
         where = address(str(tmp_path), 3)
-        server = ControlServer(loop, context, where, operations) if operations else None
-        client = ControlClient(loop, context, where)
+        server = ControlServer(wiring, where, operations) if operations else None
+        client = ControlClient(loop, wiring, where)
         try:
-            await check(client, context, where)
+            await check(client, wiring, where)
         finally:
             client.close()
             if server is not None:
                 server.close()
-            context.term()
+            wiring.close()
 
     asyncio.run(run())
 
@@ -85,12 +86,10 @@ def test_who_is_not_there_is_away(tmp_path: Path) -> None:
 
 
 def test_a_client_finds_a_server_that_comes_later(tmp_path: Path) -> None:
-    async def check(client: ControlClient, context: "zmq.Context[Any]", where: str) -> None:
+    async def check(client: ControlClient, wiring: Wiring, where: str) -> None:
         asked = asyncio.ensure_future(client.request("op", {}, wait_ms=20_000))
         await asyncio.sleep(0)
-        server = ControlServer(
-            asyncio.get_running_loop(), context, where, {"op": lambda fields: {"here": True}}
-        )
+        server = ControlServer(wiring, where, {"op": lambda fields: {"here": True}})
         assert await asked == {"here": True}
         server.close()
 
@@ -98,7 +97,8 @@ def test_a_client_finds_a_server_that_comes_later(tmp_path: Path) -> None:
 
 
 def test_nonsense_on_the_socket_ends_nothing(tmp_path: Path) -> None:
-    async def check(client: ControlClient, context: "zmq.Context[Any]", where: str) -> None:
+    async def check(client: ControlClient, wiring: Wiring, where: str) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stranger = context.socket(zmq.DEALER)
         stranger.connect(where)
         for parts in ([b""], [b"x"], [b"x" * 100], [b"a", b"b"], [frame(Kind.PING)]):
@@ -106,13 +106,14 @@ def test_nonsense_on_the_socket_ends_nothing(tmp_path: Path) -> None:
         stranger.send(frame(Kind.REQUEST, number=1, body=b"no request"))
         stranger.send(frame(Kind.REQUEST, number=2, body=encode_request({"op": 7})))
         assert await client.request("op", {}) == {}
-        stranger.close(0)
+        context.destroy(0)
 
     with_client(tmp_path, check, op=lambda fields: {})
 
 
 def test_closing_tells_who_waits(tmp_path: Path) -> None:
-    async def check(client: ControlClient, context: "zmq.Context[Any]", where: str) -> None:
+    async def check(client: ControlClient, wiring: Wiring, where: str) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         silent = context.socket(zmq.ROUTER)
         silent.bind(where)
         asked = asyncio.ensure_future(client.request("op", {}))
@@ -120,7 +121,7 @@ def test_closing_tells_who_waits(tmp_path: Path) -> None:
         client.close()
         with pytest.raises(ControlDownError, match="ending"):
             await asked
-        silent.close(0)
+        context.destroy(0)
 
     with_client(tmp_path, check)
 

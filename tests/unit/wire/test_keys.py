@@ -11,6 +11,7 @@ import zmq
 from lightrail.wire import keys
 from lightrail.wire.control import ControlClient, ControlDownError, ControlServer
 from lightrail.wire.keys import WireKey, WireKeyError
+from lightrail.wire.sockets.wiring import Wiring
 
 WAIT_MS = 300
 
@@ -66,10 +67,8 @@ def asked(server_key: WireKey | None, client_key: WireKey | None) -> Any:
 
     async def run() -> Any:
         loop = asyncio.get_running_loop()
-        ours, theirs = keys.context(server_key), keys.context(client_key)
-        server = ControlServer(
-            loop, ours, "tcp://127.0.0.1:0", {"twice": lambda f: {"n": 2 * f["n"]}}, server_key
-        )
+        ours, theirs = Wiring(loop, server_key), Wiring(loop, client_key)
+        server = ControlServer(ours, "tcp://127.0.0.1:0", {"twice": lambda f: {"n": 2 * f["n"]}})
         client = ControlClient(loop, theirs, server.address)
         try:
             return await client.request(
@@ -78,8 +77,8 @@ def asked(server_key: WireKey | None, client_key: WireKey | None) -> Any:
         finally:
             client.close()
             server.close()
-            theirs.term()
-            ours.term()
+            theirs.close()
+            ours.close()
 
     return asyncio.run(run())
 
@@ -105,22 +104,21 @@ def test_who_knows_the_public_half_alone_is_refused_by_name(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        ours: zmq.Context[Any] = keys.context(key)
-        theirs: zmq.Context[Any] = keys.context(other)
-        theirs.setsockopt(zmq.CURVE_SERVERKEY, key.public)
-        server = ControlServer(loop, ours, "tcp://127.0.0.1:0", {"any": lambda _: {}}, key)
+        ours, theirs = Wiring(loop, key), Wiring(loop, other)
+        theirs._zeromq().setsockopt(zmq.CURVE_SERVERKEY, key.public)
+        server = ControlServer(ours, "tcp://127.0.0.1:0", {"any": lambda _: {}})
         client = ControlClient(loop, theirs, server.address)
         try:
             async with asyncio.timeout(20):
-                while not server._admission.refused:  # noqa: ASYNC110 - the key is shown on another thread
+                while not ours.zeromq.refused:  # noqa: ASYNC110 - the key is shown on another thread
                     await asyncio.sleep(0.01)
             with pytest.raises(ControlDownError, match="no answer"):
                 await client.request("any", {}, wait_ms=WAIT_MS)
         finally:
             client.close()
             server.close()
-            theirs.term()
-            ours.term()
+            theirs.close()
+            ours.close()
 
     asyncio.run(run())
     assert "127.0.0.1 has shown another wire key and is refused (1 so far)" in caplog.text

@@ -155,7 +155,7 @@ def test_a_process_that_has_ended_is_refused(tmp_path: Path) -> None:
 
 SENT, GRANTED, ACCEPTED = 100, 200, 300
 READS, SETTLES, APPENDS, COMMITS, COMMITTED = (
-    "wire/socket.py LoopSocket._drain",
+    "wire/sockets/unix.py UnixConnection._read",
     "shard/engine/settling.py Settling.settle",
     "shard/journal/journal.py Journal.append",
     "shard/journal/journal.py Journal.begin_commit",
@@ -209,19 +209,19 @@ def shown(found: dict[Phase, list[RecordedCall]]) -> dict[str, list[str]]:
 
 def test_each_call_is_of_the_phase_of_what_its_process_has_read() -> None:
     assert shown(passage().phases()) == {
-        "send": ["frontend sends", "frontend _drain", "frontend tail"],
-        "store": ["shard _drain", "shard stores", "shard tail"],
-        "outcome": ["frontend _drain", "frontend answers"],
+        "send": ["frontend sends", "frontend _read", "frontend tail"],
+        "store": ["shard _read", "shard stores", "shard tail"],
+        "outcome": ["frontend _read", "frontend answers"],
         "deliver": [
             "frontend grants",
-            "shard _drain",
+            "shard _read",
             "shard delivers",
-            "frontend _drain",
+            "frontend _read",
             "shard commit_ended",
         ],
         "settle": [
             "frontend settles",
-            "shard _drain",
+            "shard _read",
             "shard settle",
             "shard commit_ended",
             "shard append",
@@ -244,7 +244,11 @@ def test_what_not_every_message_passes_is_left_out() -> None:
     same_name_elsewhere = call(128, "shard", "c.py stores")
     trace = Trace.of([passage(once), passage(), passage(timer, same_name_elsewhere)])
     assert shown(trace.phases) == shown(passage().phases())
-    assert Trace.of([passage(timer), passage(timer)]).files("frontend") == {"a.py", "b.py", "wire/socket.py"}
+    assert Trace.of([passage(timer), passage(timer)]).files("frontend") == {
+        "a.py",
+        "b.py",
+        "wire/sockets/unix.py",
+    }
 
 
 def test_a_file_is_named_at_each_stay_with_the_functions_that_are_new_in_the_phase() -> None:
@@ -263,7 +267,7 @@ def test_a_file_is_named_at_each_stay_with_the_functions_that_are_new_in_the_pha
         f"send: {MEANING[Phase.SEND]}, 0.00 to 0.00 ms\n"
         "  in the frontend\n"
         "    a.py  sends:7\n"
-        "    wire/socket.py  LoopSocket._drain:7\n"
+        "    wire/sockets/unix.py  UnixConnection._read:7\n"
         "    b.py  f:7\n"
         "    a.py  g:7, tail:7\n"
         "\n"
@@ -295,10 +299,10 @@ def test_json_has_the_same() -> None:
         "function": "sends",
         "line": 7,
     }
-    assert [each["function"] for each in send["functions"]] == ["sends", "LoopSocket._drain", "tail"]
+    assert [each["function"] for each in send["functions"]] == ["sends", "UnixConnection._read", "tail"]
     assert value["files"] == sorted(trace.files())
     calls = trace.as_value(every_call=True)["phases"][0]["calls"]
-    assert [each["function"] for each in calls] == ["sends", "LoopSocket._drain", "sends", "tail"]
+    assert [each["function"] for each in calls] == ["sends", "UnixConnection._read", "sends", "tail"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import zmq
 from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
@@ -21,6 +20,7 @@ from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition
 from lightrail.wire.control import ControlClient, ControlRefusedError, ControlServer, address
+from lightrail.wire.sockets.wiring import Wiring
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 
@@ -69,11 +69,10 @@ def with_gateway(
 
         loop = asyncio.get_running_loop()
         coordinator = MemoryCoordinator()
-        context: zmq.Context[Any] = zmq.Context()
+        wiring = Wiring(loop)
         frontends = [Frontend(0, 3), Frontend(2, 3)]
         servers = [
-            ControlServer(loop, context, address(str(tmp_path), each.id), each.operations())
-            for each in frontends
+            ControlServer(wiring, address(str(tmp_path), each.id), each.operations()) for each in frontends
         ]
         members = Members()
         members.update(
@@ -85,7 +84,7 @@ def with_gateway(
             }
         )
 
-        shards = ShardConnections(coordinator, loop, name="gateway-0", boot=1)
+        shards = ShardConnections(coordinator, loop, wiring, name="gateway-0", boot=1)
         services = open_services(
             settings=Settings(),
             coordinator=coordinator,
@@ -112,7 +111,7 @@ def with_gateway(
             await runner.cleanup()
             for server in servers:
                 server.close()
-            context.term()
+            wiring.close()
 
     asyncio.run(run())
 

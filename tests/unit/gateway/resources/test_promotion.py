@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import zmq
 
 from lightrail.cluster.generations import Generation
 from lightrail.cluster.generations import key_of as generation_key
@@ -20,6 +19,7 @@ from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard.replication.links import MembersSocket
 from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire.replication import MemberMessage, MessageKind
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support.shard.move_scene import MoveScene, with_scene
 from tests.unit.gateway.resources.test_replicas import SET, with_replicas
 
@@ -36,16 +36,16 @@ def disks(scene: MoveScene, **ends: tuple[int, int]) -> Iterator[dict[str, str]]
         epoch, lsn = ends[name]
         sockets[name].send(identity, MemberMessage(MessageKind.SEEN, epoch, lsn=lsn).encode())
 
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    scene.services.shards.context = context
+    wiring = Wiring(loop)
+    scene.services.shards.wiring = wiring
     try:
         for name in ends:
-            sockets[name] = MembersSocket(loop, "tcp://127.0.0.1:*", None, partial(receive, name))
+            sockets[name] = MembersSocket(wiring, "tcp://127.0.0.1:0", partial(receive, name))
         yield {name: socket.address for name, socket in sockets.items()}
     finally:
         for socket in sockets.values():
             socket.close()
-        context.term()
+        wiring.close()
 
 
 async def registered(scene: MoveScene, addresses: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ from lightrail.service_bus.configuration.applying import APPLY_TRIES, KEY, apply
 from lightrail.service_bus.configuration.file import ConfigFileError, read
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry.process import CannotServeError
+from lightrail.wire.sockets.wiring import Wiring
 
 
 class Scene:
@@ -34,7 +35,13 @@ class Scene:
     def __init__(self, coordinator: MemoryCoordinator, settings: Settings) -> None:
         self.coordinator = coordinator
         members = Members()
-        shards = ShardConnections(coordinator, asyncio.get_running_loop(), name="gateway-0", boot=1)
+        shards = ShardConnections(
+            coordinator,
+            asyncio.get_running_loop(),
+            Wiring(asyncio.get_running_loop()),
+            name="gateway-0",
+            boot=1,
+        )
         self.services: Services = open_services(
             settings=settings,
             coordinator=coordinator,
@@ -102,7 +109,7 @@ def play(check: Callable[[Scene], Awaitable[None]], monkeypatch: pytest.MonkeyPa
             services.receivers.close()
             services.sender.close()
             services.shards.close()
-            services.shards.end()
+            services.shards.wiring.close()
             services.connections.close()
 
     asyncio.run(run())

@@ -11,6 +11,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetMember, key_of
 from lightrail.shard.replication.replica import Replica
 from lightrail.wire.replication import JournalEnds, MemberMessage, MessageKind, decode
+from lightrail.wire.sockets.wiring import Wiring
 from tests.support.shard.replicated import World
 
 SHARD, EPOCH = 4, 7
@@ -31,7 +32,11 @@ class Scene:
             running=SimpleNamespace(show=lambda families, counts: None),
             fail=self.sent.clear,
         )
-        joining: Any = SimpleNamespace(process=process, coordinator=self.coordinator, key=None)
+        joining: Any = SimpleNamespace(
+            process=process,
+            coordinator=self.coordinator,
+            new_wiring=lambda: Wiring(asyncio.get_running_loop()),
+        )
         self.map = Map(self.coordinator)
         directory: Any = SimpleNamespace(directory=None)
         start: Any = SimpleNamespace(member="a")

@@ -34,18 +34,16 @@ class World:
         self.asked: list[tuple[set[str], int]] = []
         self.waited: list[str] = []
         process = SimpleNamespace(wait_for=self.waited.append)
-        joining = SimpleNamespace(
-            process=process, coordinator=self, own=SimpleNamespace(host="host-b"), key=None
-        )
+        joining = SimpleNamespace(process=process, coordinator=self, own=SimpleNamespace(host="host-b"))
         followers = {(0, each): SimpleNamespace(address=each) for each in "abcd"}
         followers[1, "x"] = SimpleNamespace(address="x")
         self.map = SimpleNamespace(followers=followers, replica_sets={0: entry}, refresh=lambda: None)
         following = SimpleNamespace(reach=OWN)
-        self.taking_over = TakingOver(joining, self.map, "b", following, self.pause)  # type: ignore[arg-type]
+        self.taking_over = TakingOver(joining, None, self.map, "b", following, self.pause)  # type: ignore[arg-type]
         monkeypatch.setattr(taking_over, "look_around", self.look_around)
 
     async def look_around(
-        self, _: object, addresses: Mapping[str, str], __: object, epoch: int, ___: str
+        self, _: object, __: object, addresses: Mapping[str, str], epoch: int, ___: str
     ) -> list[Reach]:
         self.asked.append((set(addresses), epoch))
         return [reach for member, reach in self.reaches.items() if member in addresses]

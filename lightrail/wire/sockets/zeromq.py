@@ -6,16 +6,16 @@ callback per message, which costs more than the message does here.
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 import zmq
 
-log = logging.getLogger("lightrail.wire")
+from lightrail.wire.sockets.counts import SocketCounts
+
+log = logging.getLogger("lightrail.wire.sockets.zeromq")
 
 Parts = list[bytes]
 Receive = Callable[[Parts], None]
@@ -28,18 +28,6 @@ MESSAGES_PER_TURN: Final = 256
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
-
-
-def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
-    """Binds; returns the address with the port that the system chose. Raises zmq.ZMQError."""
-    if address.startswith("ipc://"):
-        # A socket file that a killed process left behind; this process has the lock of the directory.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.removeprefix("ipc://"))
-    allow_ipv6(socket, address)
-    socket.bind(address)
-    bound: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
-    return bound.rstrip(b"\0").decode()
 
 
 def allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
@@ -70,6 +58,7 @@ class LoopSocket:
     copies: bool = True
     """False: large parts are views of memory that ZeroMQ received, which lives as long as they."""
     messages_per_turn: int = MESSAGES_PER_TURN
+    counts: SocketCounts = field(default_factory=SocketCounts)
     _fd: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +92,7 @@ class LoopSocket:
                 raise
         else:
             sent = True
+            self.counts.sent += 1
         if not self._scheduled and not self.is_paused and self._has_more():
             self._schedule()
         return sent
@@ -179,6 +169,7 @@ class LoopSocket:
                 # The edge is used up: without another check the messages behind this one are never read.
                 log.exception("a message of %d parts could not be applied", len(parts))
         if got:
+            self.counts.received += got
             try:
                 self._after()
             except Exception:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from lightrail.wire.socket import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket, bind
+from lightrail.wire.sockets.zeromq import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
+from lightrail.wire.sockets.zeromq_ends import bind
 from tests.support import zmtp
 
 Socket = zmq.Socket[bytes]

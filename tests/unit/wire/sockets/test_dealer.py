@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 import zmq
 
-from lightrail.wire import dealer as dealers
-from lightrail.wire.dealer import HALF_SENT_MS, Dealer
-from lightrail.wire.socket import MESSAGES_PER_TURN, LoopSocket
+from lightrail.wire.sockets import zeromq_ends as dealers
+from lightrail.wire.sockets.zeromq import MESSAGES_PER_TURN, LoopSocket
+from lightrail.wire.sockets.zeromq_ends import HALF_SENT_MS, Dealer
 from tests.support import zmtp
 
 WAIT_S = 20

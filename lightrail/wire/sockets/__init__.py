@@ -1,0 +1,1 @@
+"""Sockets between the processes of a cluster: `Wiring` makes them, by ZeroMQ or on the event loop."""

@@ -19,6 +19,7 @@ from lightrail.telemetry.queues import DETAILED_FAMILIES
 from lightrail.telemetry.replicas import REPLICA_FAMILIES
 from lightrail.telemetry.running import RUNNING_FAMILIES
 from lightrail.telemetry.shard import SHARD_FAMILIES
+from lightrail.telemetry.wire import WIRE_FAMILIES
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "operate" / "metrics.md"
 HEAD: Final = """# Metrics
@@ -58,7 +59,7 @@ dashboards of `deploy/grafana/dashboards` show these metrics: import the files, 
 directory.
 """
 SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
-    ("Every process", "", (*RUNNING_FAMILIES, *COORDINATOR_FAMILIES)),
+    ("Every process", "", (*RUNNING_FAMILIES, *COORDINATOR_FAMILIES, *WIRE_FAMILIES)),
     ("Shards", "", (*SHARD_FAMILIES, *ARCHIVE_FAMILIES)),
     (
         "Shards with replicas",

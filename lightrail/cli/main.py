@@ -150,8 +150,8 @@ def _number(text: str | None, settings: Settings) -> int | None:
 
 
 def _wire_key(path: str) -> int:
-    from lightrail.wire import keys
-    from lightrail.wire.keys import WireKeyError
+    from lightrail.wire.sockets import keys
+    from lightrail.wire.sockets.keys import WireKeyError
 
     try:
         keys.write(path)

@@ -32,8 +32,10 @@ from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint, is_loopback
 from lightrail.model.settings import Settings
 from lightrail.telemetry.process import CannotServeError, Process, StoppedError
-from lightrail.wire import keys
-from lightrail.wire.keys import WireKey, WireKeyError
+from lightrail.telemetry.wire import WIRE_FAMILIES
+from lightrail.wire.sockets import keys
+from lightrail.wire.sockets.counts import WireCounts
+from lightrail.wire.sockets.keys import WireKey, WireKeyError
 from lightrail.wire.sockets.unix import IS_SUPPORTED
 from lightrail.wire.sockets.wiring import Wiring
 
@@ -58,6 +60,8 @@ class Joining:
         self.coordinator = coordinator
         self._key = key
         """Of the wire; None without a key, and without etcd."""
+        self._counts = WireCounts()
+        process.running.show(WIRE_FAMILIES, self._counts)
         self.own = Member(
             id=max(process.id, 0),
             boot=process.boot,
@@ -114,7 +118,7 @@ class Joining:
     def new_wiring(self) -> Wiring:
         """For sockets that end together: ZeroMQ has a thread for all that one Wiring makes."""
         on_loop = self.process.settings.wire_sockets == "loop" and IS_SUPPORTED
-        return Wiring(asyncio.get_running_loop(), self._key, on_loop=on_loop)
+        return Wiring(asyncio.get_running_loop(), self._key, on_loop=on_loop, counts=self._counts)
 
     def reachable(self, bound: str) -> str:
         """The address that is published for a bound one."""

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import zmq
 
 from lightrail.model import limits
-from lightrail.wire.keys import Admission, WireKey, context
-from lightrail.wire.sockets.counts import SocketCounts
+from lightrail.wire.sockets.counts import WireCounts
+from lightrail.wire.sockets.keys import Admission, WireKey, context
 from lightrail.wire.sockets.unix import IS_SUPPORTED, UnixConnection
 from lightrail.wire.sockets.unix_ends import UnixDealer, UnixRouter
 from lightrail.wire.sockets.zeromq_ends import Dealer, Router
@@ -70,10 +70,16 @@ class Wiring:
     Args:
         key: of the wire: both ends of every connection prove that they have it.
         on_loop: whether sockets between processes of one machine do without ZeroMQ.
+        counts: of the process; None: its own.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, key: WireKey | None = None, *, on_loop: bool = IS_SUPPORTED
+        self,
+        loop: asyncio.AbstractEventLoop,
+        key: WireKey | None = None,
+        *,
+        on_loop: bool = IS_SUPPORTED,
+        counts: WireCounts | None = None,
     ) -> None:
         self._loop = loop
         self._key = key
@@ -82,8 +88,7 @@ class Wiring:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._admission: Admission | None = None
         self._lingering: set[UnixConnection] = set()
-        self.unix = SocketCounts()
-        self.zeromq = SocketCounts()
+        self.counts = counts or WireCounts()
 
     def listen(
         self,
@@ -111,7 +116,14 @@ class Wiring:
         if self._on_loop and address.startswith(IPC):
             path = address.removeprefix(IPC)
             return UnixRouter(
-                self._loop, path, receive, after, self._linger, self.unix, send_max=send_max, copies=copies
+                self._loop,
+                path,
+                receive,
+                after,
+                self._linger,
+                self.counts.loop,
+                send_max=send_max,
+                copies=copies,
             )
         try:
             made = Router(
@@ -121,7 +133,7 @@ class Wiring:
                 receive,
                 after,
                 self._guard,
-                self.zeromq,
+                self.counts.zeromq,
                 send_max=send_max,
                 receive_max=receive_max,
             )
@@ -156,7 +168,7 @@ class Wiring:
                 receive,
                 after,
                 self._linger,
-                self.unix,
+                self.counts.loop,
                 send_max=send_max,
                 name=name,
                 copies=copies,
@@ -173,7 +185,7 @@ class Wiring:
                 send_max=send_max,
                 name=name,
                 on_open=on_open,
-                counts=self.zeromq,
+                counts=self.counts.zeromq,
             )
         except zmq.ZMQError as error:
             raise OSError(error.errno, error.strerror) from None
@@ -202,7 +214,7 @@ class Wiring:
     def _guard(self, socket: "zmq.Socket[bytes]") -> None:
         """Makes a socket that will listen require the key."""
         if self._admission is None:
-            self._admission = Admission(self._loop, self._zeromq(), self._key, self.zeromq)
+            self._admission = Admission(self._loop, self._zeromq(), self._key, self.counts.zeromq)
         self._admission.guard(socket)
 
     def _linger(self, connection: UnixConnection, linger_ms: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import zmq
 
-from lightrail.wire import keys
 from lightrail.wire.control import ControlClient, ControlDownError, ControlServer
-from lightrail.wire.keys import WireKey, WireKeyError
+from lightrail.wire.sockets import keys
+from lightrail.wire.sockets.keys import WireKey, WireKeyError
 from lightrail.wire.sockets.wiring import Wiring
 
 WAIT_MS = 300
@@ -110,7 +110,7 @@ def test_who_knows_the_public_half_alone_is_refused_by_name(
         client = ControlClient(loop, theirs, server.address)
         try:
             async with asyncio.timeout(20):
-                while not ours.zeromq.refused:  # noqa: ASYNC110 - the key is shown on another thread
+                while not ours.counts.zeromq.refused:  # noqa: ASYNC110 - the key is shown on another thread
                     await asyncio.sleep(0.01)
             with pytest.raises(ControlDownError, match="no answer"):
                 await client.request("any", {}, wait_ms=WAIT_MS)

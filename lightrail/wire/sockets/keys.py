@@ -17,7 +17,7 @@ from zmq.utils import z85
 from lightrail.wire.sockets.counts import SocketCounts
 from lightrail.wire.sockets.zeromq import LoopSocket
 
-log = logging.getLogger("lightrail.wire.keys")
+log = logging.getLogger("lightrail.wire.sockets.keys")
 
 HEAD: Final = "lightrail-wire-key 1"
 KEY_BYTES: Final = 40

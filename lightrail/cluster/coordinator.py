@@ -104,12 +104,22 @@ class Write(NamedTuple):
     """0: the key must not exist. None: any state."""
     is_check: bool = False
     """The entry stays as it is, and only its guard counts; see `unchanged`."""
+    was: str | None = None
+    """With a guard: the value that the entry must have, too. None: any. After etcd was restored from a
+    backup, another value may have the same revision."""
 
 
-def unchanged(key: str, revision: int) -> Write:
+def unchanged(key: str, revision: int, value: str | None = None) -> Write:
     """A part of a transaction that depends on an entry without changing it: that has this revision, or with
-    0 does not exist."""
-    return Write(key, None, revision, is_check=True)
+    0 does not exist; and has this value, unless that is None."""
+    return Write(key, None, revision, is_check=True, was=value)
+
+
+def holds(write: Write, revision: int, value: str | None) -> bool:
+    """Whether the guard of a write holds for an entry that has this revision and value; 0, None: for none."""
+    if write.guard is None:
+        return True
+    return write.guard == revision and (not revision or write.was in (None, value))
 
 
 Commit = Callable[[Sequence[Write]], Awaitable[int]]
@@ -118,17 +128,24 @@ Commit = Callable[[Sequence[Write]], Awaitable[int]]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Fence:
-    """The revisions that entries must have for a write of this process to be made."""
+    """The revisions and values that entries must have for a write of this process to be made."""
 
     _revisions: dict[str, int] = field(default_factory=dict)
+    _values: dict[str, str | None] = field(default_factory=dict)
 
-    def set(self, key: str, revision: int) -> None:
-        """From now on all writes depend on this revision of an entry; 0: that there is none."""
-        self._revisions[key] = revision
+    def set(self, key: str, revision: int, value: str | None = None) -> None:
+        """From now on all writes depend on this revision of an entry; 0: that there is none.
+
+        Args:
+            value: of that revision. Without it the revision may be that of another value, after etcd was
+                restored from a backup.
+        """
+        self._revisions[key], self._values[key] = revision, value
 
     def lift(self, key: str) -> None:
         """From now on no write depends on this entry."""
         self._revisions.pop(key, None)
+        self._values.pop(key, None)
 
     async def write(self, writes: Sequence[Write], commit: Commit) -> int:
         """Makes a transaction that depends on the fence too.
@@ -143,12 +160,18 @@ class Fence:
         """
         if not self._revisions:
             return await commit(writes)
+        values = dict(self._values)
+        writes = [each._replace(was=values.get(each.key)) if each.key in values else each for each in writes]
         own = {each.key: each for each in writes if each.key in self._revisions}
         for key, each in own.items():
             if each.guard != self._revisions[key]:
                 raise FencedError(key, self._revisions[key])
         # First, as some stores report the first guard alone that does not hold.
-        checks = [unchanged(*each) for each in self._revisions.items() if each[0] not in own]
+        checks = [
+            unchanged(key, revision, values[key])
+            for key, revision in self._revisions.items()
+            if key not in own
+        ]
         sent = dict(self._revisions)
         try:
             revision = await commit([*checks, *writes])
@@ -159,7 +182,7 @@ class Fence:
             raise FencedError(fallen, sent[fallen]) from None
         for key, each in own.items():
             if not each.is_check and self._revisions.get(key) == each.guard:
-                self._revisions[key] = 0 if each.value is None else revision
+                self.set(key, 0 if each.value is None else revision, each.value)
         return revision
 
 

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from lightrail.cluster.coordinator import ConflictError, Write
+from lightrail.cluster.coordinator import ConflictError, Write, holds
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 
@@ -29,10 +29,10 @@ class MemoryCoordinator(KeyedCoordinator):
         for write in writes:
             found = self._entries.get(write.key)
             there = found.revision if found is not None and found.value is not None else 0
-            if write.guard is not None and write.guard != there:
+            if not holds(write, there, None if found is None else found.value):
                 raise ConflictError(write.key)
         self._revision += 1
-        for key, value, _, is_check in writes:
+        for key, value, _, is_check, _was in writes:
             if is_check:
                 continue
             old = self._entries.get(key)

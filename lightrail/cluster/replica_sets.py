@@ -72,6 +72,8 @@ class ReplicaSet:
     The journal of each later owner has the range of record numbers that this promotion began."""
     revision: int = field(default=0, compare=False)
     """Revision of the entry; guards the next change. 0: there is no entry yet."""
+    text: str = field(default="", compare=False)
+    """Value of the entry at that revision, as it was written."""
 
     @property
     def key(self) -> str:
@@ -114,6 +116,7 @@ class ReplicaSet:
                 str(fields.get("successor", "")),
                 int(fields.get("promoted", 0)),
                 entry.revision,
+                entry.value or "",
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
@@ -123,6 +126,10 @@ class ReplicaSet:
                 f"as members, found {entry.value}"
             )
         return found
+
+    def written(self, revision: int) -> "ReplicaSet":
+        """This set, after it was written as the entry of this revision."""
+        return replace(self, revision=revision, text=self.encode())
 
     # --- changes -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write, holds
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 
@@ -227,7 +227,7 @@ class SqliteCoordinator(KeyedCoordinator):
     def _write(self, file: sqlite3.Connection, write: Write, revision: int, now_ms: int) -> None:
         found = file.execute("SELECT value, created, revision FROM entries WHERE key = ?", (write.key,))
         value, created, current = found.fetchone() or (None, 0, 0)
-        if write.guard is not None and write.guard != (0 if value is None else current):
+        if not holds(write, 0 if value is None else current, value):
             raise ConflictError(write.key)
         if write.is_check:
             return

@@ -111,6 +111,26 @@ def test_an_owner_that_changes_its_own_entry_goes_on(run: Run) -> None:
     run(check)
 
 
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_fence_falls_where_its_revision_is_that_of_another_value(run: Run, writer: str) -> None:
+    """After etcd was restored from a backup, revisions are used again."""
+
+    async def check(coordinator: Coordinator) -> None:
+        revision = await prepared(coordinator)
+        coordinator.fence.set(OWNER, revision, "of a lost history")
+        before = await coordinator.entries("")
+        with pytest.raises(FencedError, match=OWNER):
+            await WRITERS[writer](coordinator)
+        with pytest.raises(FencedError, match=OWNER):
+            await coordinator.write([Write(OWNER, "A2", revision)])
+        assert await coordinator.entries("") == before
+        coordinator.fence.set(OWNER, revision, "A")
+        await coordinator.write([Write(OWNER, "A2", revision)])
+        await WRITERS[writer](coordinator)
+
+    run(check)
+
+
 def test_as_many_writes_as_without_a_fence_fit_into_a_transaction(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
         for id in range(3):

@@ -114,12 +114,16 @@ class EtcdClient:
 
     def _request(self, writes: Sequence[Write], lease: int) -> Any:
         request = rpc.TxnRequest()
-        for key, value, guard, is_check in writes:
+        for key, value, guard, is_check, was in writes:
             bytes_key = (self._prefix + key).encode()
             if guard is not None:
                 request.compare.add(
                     key=bytes_key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=guard
                 )
+                if guard and was is not None:
+                    request.compare.add(
+                        key=bytes_key, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=was.encode()
+                    )
                 request.failure.add().request_range.key = bytes_key
             if is_check:
                 continue
@@ -135,7 +139,9 @@ class EtcdClient:
         changed = []
         for write, response in zip(guarded, answer.responses, strict=True):
             found = response.response_range.kvs
-            if (found[0].mod_revision if found else 0) != write.guard:
+            if (found[0].mod_revision if found else 0) != write.guard or (
+                found and write.was is not None and found[0].value != write.was.encode()
+            ):
                 changed.append(write.key)
         assert changed, "etcd refused a transaction whose guards hold"
         return ConflictError(*changed)

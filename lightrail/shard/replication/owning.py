@@ -10,11 +10,10 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError
-from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError, key_of
+from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError
 from lightrail.model.clock import steady_ns
 from lightrail.shard.replicas.leases import BEAT_NS, Grant, OwnersLeases
 from lightrail.shard.replicas.marks import required
@@ -225,7 +224,7 @@ class Owning:
         if found.epoch < self.found.epoch:
             # Etcd was set back, and what was put back is older than this journal: it is written again.
             self._older = found
-            self._coordinator.fence.set(key_of(found.shard), found.revision)
+            self._coordinator.fence.set(found.key, found.revision, found.text)
             return
         self._older = None
         if (found.owner, found.epoch) != (self._member, self.found.epoch):
@@ -234,7 +233,7 @@ class Owning:
         self.found = found
         # Whatever was guarded by an older revision is decided now.
         self._demanded, self._is_unknown = frozenset(), False
-        self._coordinator.fence.set(key_of(found.shard), found.revision)
+        self._coordinator.fence.set(found.key, found.revision, found.text)
         self._require()
         if found.successor in found.in_sync - {self._member}:
             self._on_deposed(f"member {found.successor} is to own shard {found.shard}: it is handed over")
@@ -341,7 +340,7 @@ class Owning:
         for member in added:
             log.info("member %s of shard %d is in sync", member, before.shard)
         if older is not None or revision > self.found.revision:
-            self._learn(replace(changed, revision=revision))
+            self._learn(changed.written(revision))
 
 
 def owning_of(

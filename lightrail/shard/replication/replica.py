@@ -255,7 +255,7 @@ class Replica:
         is_whole = self._is_whole(owned.epoch)
         owned = await self._taking_over.compare(owned, self.former, is_whole=is_whole)
         await self._end_following()
-        self.joining.coordinator.fence.set(owned.key, owned.revision)
+        self.joining.coordinator.fence.set(owned.key, owned.revision, owned.text)
         return owned
 
     def _is_whole(self, epoch: int) -> bool:

@@ -9,7 +9,7 @@ compare       does another member reach further all the same? One that answers f
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError
 from lightrail.cluster.joining import Joining, patiently
@@ -103,7 +103,7 @@ class TakingOver:
             if found is None or ReplicaSet.decode(found) != claimed:
                 return None
             revision = found.revision
-        return replace(claimed, revision=revision)
+        return claimed.written(revision)
 
     async def compare(self, owned: ReplicaSet, former: str, *, is_whole: bool) -> ReplicaSet:
         """Compares this disk with as many others as the minimum wants, before the first segment is begun.

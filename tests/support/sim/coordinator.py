@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write, holds
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator, Registrations
 from tests.support.sim.loop import OUTSIDE, SimLoop
@@ -62,10 +62,10 @@ class Etcd:
         for write in writes:
             found = self.entries.get(write.key)
             there = found.revision if found is not None and found.value is not None else 0
-            if write.guard is not None and write.guard != there:
+            if not holds(write, there, None if found is None else found.value):
                 raise ConflictError(write.key)
         self.revision += 1
-        for key, value, _, is_check in writes:
+        for key, value, _, is_check, _was in writes:
             if is_check:
                 continue
             old = self.entries.get(key)

@@ -68,7 +68,8 @@ class History:
         if life.member.is_faulty:
             life.member.is_faulty = bool(self._lacks(life.member.files, durable=False))
         lacks = self._lacks(life.member.files, durable=False)
-        if lacks:
+        # One whose disk was slow, while another one has claimed the shard and serves it, accepts nothing.
+        if lacks and life.epoch == self._shard.entry.epoch:
             self._broken(f"{life.name} owns in epoch {life.epoch}: {lacks}")
 
     def accepted(self, life: "MemberLife", reached: Reached) -> None:
@@ -154,8 +155,11 @@ class History:
 
     def _is_known(self) -> bool:
         """Whether etcd says of the set what its owner goes by."""
-        life = self._shard.life
-        return life is not None and life.owning is not None and life.owning.found == self._shard.entry
+        life, entry = self._shard.life, self._shard.entry
+        # An older owner that was paused goes by what etcd was set back to, while a later one has accepted.
+        if any(epoch > entry.epoch for epoch, _, _ in self._begun):
+            return False
+        return life is not None and life.owning is not None and life.owning.found == entry
 
     def _is_restored(self, member: "SimMember") -> bool:
         """Whether a disk has everything that its owner had written when it was seen first after its fault.

@@ -92,7 +92,7 @@ def test_the_fence_follows_what_its_process_writes() -> None:
         await fence.write([unchanged("r", 6), *WRITES], store.commit)
         await fence.write([Write("r", None, 6)], store.commit)
         await fence.write(WRITES, store.commit)
-        assert store.sent[1] == [unchanged("r", 6), *WRITES]
+        assert store.sent[1] == [unchanged("r", 6, "2"), *WRITES]
         assert store.sent[3] == [unchanged("r", 0), *WRITES]
 
     run(story())

@@ -118,11 +118,16 @@ class DiskFaults(Script):
             return
         followers = [each for each in shard.members if each is not owner]
         copies = [each.files.copy() for each in followers]
+        ids = [each.id for each in followers]
         end = max(self._end(each) for each in followers)
         is_copied = chance.random() < 0.5
         await asyncio.sleep(chance.choice((0.05, 0.5, 3.0)) if is_copied else REPORTED_S)
         is_reported = self._reported(shard, owner) > end
         if shard.owner is not owner or not self._may_fail(shard) or not (is_copied or is_reported):
+            return
+        if [each.id for each in followers] != ids:
+            # One has lost its disk meanwhile, and is another member. With a copy of the former one it would
+            # be away for good while it counts as in sync: the owner waits for an operator.
             return
         owner.crash()
         for member, then in zip(followers, copies, strict=True):

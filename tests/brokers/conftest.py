@@ -165,7 +165,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What a broker lacks has to fail: a table that says too much is wrong as well."""
     for item in items:
         call = getattr(item, "callspec", None)
-        if call is None or call.params.get("peer") not in STARTS:  # a test elsewhere may have a peer of its own
+        # Tests of other folders have parameters of this name, too.
+        if call is None or call.params.get("peer") not in STARTS:
             continue
         law = item.name.partition("[")[0].removeprefix("test_")
         case = call.params.get("body")

@@ -25,6 +25,7 @@ from tests.benchmarks import (
     replicas,
     routers,
     service_bus,
+    steps,
     suite,
     take_overs,
     transactions,
@@ -33,6 +34,7 @@ from tests.benchmarks.row import Row
 
 ROWS: tuple[Row, ...] = (
     *rates.ROWS,
+    *steps.ROWS,
     *copies.ROWS,
     *holdings.ROWS,
     *before.ROWS,

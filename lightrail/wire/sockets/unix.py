@@ -238,10 +238,19 @@ class UnixConnection:
                 size = self._socket.recv_into(room)
                 if size:
                     reader.filled(size)
+            if size and self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._is_broken = True
         except BlockingIOError:
             return
         except (OSError, ZmtpError) as error:
             end, size = error, 0
+        if self._is_broken and size and not self.is_closed:
+            # The other end has ended without having read everything. uvloop reports such an error once, and
+            # then watches the socket no longer; removed with its writer, and added anew, it is watched again.
+            self._unsent.clear()
+            self._loop.remove_writer(self._fd)
+            self._loop.remove_reader(self._fd)
+            self._loop.add_reader(self._fd, self._read)
         if reader.is_ready and self._greeting is not None:
             self._greeting.cancel()
             self._greeting = None

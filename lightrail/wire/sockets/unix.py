@@ -12,6 +12,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 from lightrail.wire.sockets.counts import SocketCounts
@@ -195,9 +196,7 @@ class UnixConnection:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            # What arrived before is still read; then its end is found.
-            log.debug("a connection can't be written: %s", error)
-            self._is_broken = True
+            self._breaks(error)
             return False
         for chunk in chunks:
             if sent >= len(chunk):
@@ -209,11 +208,30 @@ class UnixConnection:
             self._loop.add_writer(self._fd, self._write_on)
         return True
 
+    def _breaks(self, error: OSError) -> None:
+        """Nothing can be sent any more. What arrived before is still read; then the end is found."""
+        log.debug("a connection can't be written: %s", error)
+        self._is_broken = True
+
     def _write_on(self) -> None:
         """The system accepts more."""
-        chunks = list(self._unsent)
-        self._unsent.clear()
-        if not self._write(chunks) or not self._unsent:
+        unsent = self._unsent
+        try:
+            sent = self._socket.sendmsg(list(islice(unsent, CHUNKS_AT_ONCE)))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._breaks(error)
+            unsent.clear()
+            sent = 0
+        while sent:
+            size = len(unsent[0])
+            if sent < size:
+                unsent[0] = memoryview(unsent[0])[sent:]
+                return
+            sent -= size
+            unsent.popleft()
+        if not unsent:
             self._loop.remove_writer(self._fd)
             if self._is_lingering:
                 self.close()

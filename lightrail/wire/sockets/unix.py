@@ -5,6 +5,7 @@ message wakes one at either end (docs/adr/0080-zmtp-on-the-loop.md has the measu
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -212,6 +213,9 @@ class UnixConnection:
         """Nothing can be sent any more. What arrived before is still read; then the end is found."""
         log.debug("a connection can't be written: %s", error)
         self._is_broken = True
+        # Not every error comes with an end, as ENOBUFS: without one the connection would stay, and be mute.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _write_on(self) -> None:
         """The system accepts more."""

@@ -15,6 +15,8 @@ NAME_BYTES_MAX: Final[int] = 255
 """Of the name of a DEALER, its Identity."""
 COMMAND_BYTES_MAX: Final[int] = 1_024
 """Of a command: a READY with the longest name, and properties that are ignored."""
+CONTEXT_BYTES_MAX: Final = 16
+"""Of the context of a PING (RFC 37); as libzmq, an end sends no more of it back."""
 PART_BYTES_MAX: Final[int] = 1 << 31
 """Of a part; one that announces more ends its connection."""
 APART_BYTES: Final = 64 * 1024
@@ -238,7 +240,7 @@ class ZmtpReader:
             raise ZmtpError(f"expected READY, found {name!r}")
         elif name == b"PING":
             # Two octets of TTL, and a context, which is sent back.
-            answer = b"\x04PONG" + rest[2:]
+            answer = b"\x04PONG" + rest[2 : 2 + CONTEXT_BYTES_MAX]
             self.answers.append(bytes((_COMMAND, len(answer))) + answer)
         # PONG, and commands of later versions, need no answer.
 

@@ -192,7 +192,10 @@ class ZmtpReader:
             self._parts = []
 
     def _begin_large(self, flags: int, size: int, begin: bytes) -> None:
-        large = memoryview(bytearray(size))
+        try:
+            large = memoryview(bytearray(size))
+        except MemoryError:
+            raise ZmtpError(f"expected a part that memory has room for, found one of {size} octets") from None
         large[: len(begin)] = begin
         self._large, self._flags, self._filled = large, flags, len(begin)
 

@@ -265,8 +265,9 @@ class UnixDealer:
 
     def _connect(self) -> None:
         self._timer = None
-        connecting = socket.socket(socket.AF_UNIX)
+        connecting = None
         try:
+            connecting = socket.socket(socket.AF_UNIX)
             connecting.setblocking(False)
             connecting.connect(self._path)
             if not is_ours(connecting):
@@ -275,7 +276,8 @@ class UnixDealer:
             # EAGAIN: more connections wait to be accepted than the system keeps.
             if not isinstance(error, ConnectionRefusedError | FileNotFoundError | BlockingIOError):
                 log.warning("%s can't be reached: %s", self._path, error)
-            connecting.close()
+            if connecting is not None:
+                connecting.close()
             self._pause()
             return
         self._connection = UnixConnection(

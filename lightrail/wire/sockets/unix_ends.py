@@ -169,7 +169,7 @@ class UnixRouter:
         messages = connection.messages
         read = 0
         for parts in messages:
-            if self.is_paused or connection.is_closed:
+            if self.is_paused or self._closed or connection.is_closed:
                 break
             read += 1
             try:
@@ -192,11 +192,13 @@ class UnixRouter:
     def _go_on(self) -> None:
         """The socket was resumed: first what was read already."""
         resting, self._resting = self._resting, []
-        for connection in self._connections.values():
+        # A copy: whoever receives may close the socket.
+        for connection in [*self._connections.values()]:
             if connection.messages:
                 self.arrived(connection)
-        for connection in resting:
-            connection.resume()
+        if not self._closed:
+            for connection in resting:
+                connection.resume()
 
 
 class UnixDealer:

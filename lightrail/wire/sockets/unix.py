@@ -243,7 +243,8 @@ class UnixConnection:
     # --- reading ----------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        if self._owner.is_paused:
+        # The greeting is read all the same, or the other end would count as mute.
+        if self._owner.is_paused and self._greeting is None:
             self._loop.remove_reader(self._fd)
             self._owner.paused(self)
             return

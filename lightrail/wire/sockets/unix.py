@@ -64,6 +64,7 @@ class UnixConnection:
     """One connection, of either end."""
 
     __slots__ = (
+        "_fault",
         "_fd",
         "_greeting",
         "_is_broken",
@@ -106,6 +107,8 @@ class UnixConnection:
         self._is_broken = False
         """Whether nothing can be sent any more; what has arrived may still be read."""
         self._is_lingering = False
+        self._fault: OSError | ZmtpError | None = None
+        """What ends the connection once its messages are removed."""
         self.counts = counts
         self.is_closed = False
         self.name = b""
@@ -249,8 +252,10 @@ class UnixConnection:
             self._owner.paused(self)
             return
         reader = self._reader
-        end: Exception | None = None
+        end = self._fault
         try:
+            if end is not None:
+                raise end
             room = reader.room()
             if room is None:
                 data = self._socket.recv(READ_BYTES)
@@ -287,7 +292,13 @@ class UnixConnection:
             self.counts.received += len(self.messages)
             self._owner.arrived(self)
         if not size and not self.is_closed:
-            self._end(end)
+            if self.messages:
+                # The owner was paused: the end follows them.
+                self._fault = end
+                self._loop.remove_reader(self._fd)
+                self._owner.paused(self)
+            else:
+                self._end(end)
 
     def _send_octets(self, data: bytes) -> None:
         if self._unsent:

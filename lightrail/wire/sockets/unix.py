@@ -252,6 +252,7 @@ class UnixConnection:
             self._owner.paused(self)
             return
         reader = self._reader
+        before = len(self.messages)
         end = self._fault
         try:
             if end is not None:
@@ -289,7 +290,7 @@ class UnixConnection:
             reader.answers.clear()
             self._send_octets(answers)
         if self.messages and not self.is_closed:
-            self.counts.received += len(self.messages)
+            self.counts.received += len(self.messages) - before
             self._owner.arrived(self)
         if not size and not self.is_closed:
             if self.messages:

@@ -171,8 +171,9 @@ class UnixConnection:
         if not self.is_closed and not self._is_broken:
             try:
                 while self._unsent:
-                    # 0 would mean that nothing is waited for.
-                    self._socket.settimeout(max(until - time.monotonic(), 0.001))
+                    if (left_s := until - time.monotonic()) <= 0:
+                        raise TimeoutError("the time is over")
+                    self._socket.settimeout(left_s)
                     self._socket.sendall(self._unsent[0])
                     self._unsent.popleft()
             except OSError as error:

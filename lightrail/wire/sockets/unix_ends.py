@@ -13,6 +13,7 @@ from typing import Final
 from lightrail.wire.sockets.counts import SocketCounts
 from lightrail.wire.sockets.unix import UnixConnection, is_ours
 from lightrail.wire.sockets.zeromq_ends import RECONNECT_MS, RECONNECT_MS_MAX
+from lightrail.wire.sockets.zmtp import ready
 
 log = logging.getLogger("lightrail.wire.sockets.unix_ends")
 
@@ -220,11 +221,13 @@ class UnixDealer:
         copies: bool = True,
         on_open: Callable[[], None] | None = None,
     ) -> None:
-        """Connects, now or as soon as the other end listens.
+        """Connects, now or as soon as the other end listens. Raises ValueError: see `ready` for names.
 
         Args:
             on_open: called when there is a connection.
         """
+        # Otherwise a name that is not allowed would be found by a timer.
+        ready(b"DEALER", name)
         self._loop = loop
         self._path = path
         self._receive = receive
@@ -295,7 +298,11 @@ class UnixDealer:
         self.is_open = self.was_open = True
         self._pause_ms = RECONNECT_MS
         if self._on_open is not None:
-            self._on_open()
+            try:
+                self._on_open()
+            except Exception:
+                # Messages may have arrived with the greeting: they are not to wait for the next one.
+                log.exception("the opening of a connection to %s could not be handled", self._path)
 
     def paused(self, connection: UnixConnection) -> None:
         """See ConnectionOwner: never."""

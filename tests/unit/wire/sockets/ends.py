@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from lightrail.wire.sockets.unix import UnixConnection
@@ -225,6 +225,19 @@ class RawListener:
         peer = RawPeer(self._scene, accepted)
         await peer.send(data)
         return peer
+
+    async def accept_until(self, condition: Callable[[], bool]) -> None:
+        """Accepts connections, of which the first ones may have ended, until one of them makes this true."""
+
+        async def accept() -> None:
+            while True:
+                with suppress(ConnectionError):
+                    await self.accept()
+
+        accepting = asyncio.create_task(accept())
+        await self._scene.until(condition)
+        accepting.cancel()
+        await asyncio.wait([accepting])
 
     def close(self) -> None:
         self.socket.close()

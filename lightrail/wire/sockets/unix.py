@@ -141,6 +141,9 @@ class UnixConnection:
         """Reads again, after the owner was paused."""
         if not self.is_closed:
             self._loop.add_reader(self._fd, self._read)
+            if self._fault is not None:
+                # The other end may send nothing more that would call it.
+                self._read()
 
     def linger(self) -> bool:
         """Reads nothing more, and ends when all that waits was sent; False if nothing waits: it has ended."""

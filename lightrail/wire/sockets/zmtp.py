@@ -204,7 +204,7 @@ class ZmtpReader:
         if flags & ~(_MORE | _LONG | _COMMAND) or (flags & _COMMAND and flags & _MORE):
             raise ZmtpError(f"expected the flags of a part or of a command, found {flags:#04x}")
         if flags & _COMMAND:
-            # A command may stand between two parts of a message: RFC 37 has none there, but libzmq's heartbeats.
+            # It may stand between two parts of a message: so do libzmq's heartbeats, though not by RFC 37.
             if size > COMMAND_BYTES_MAX:
                 raise ZmtpError(f"expected a command of at most {COMMAND_BYTES_MAX} octets, found {size}")
         elif not self.is_ready:

@@ -1,6 +1,7 @@
 """Ends of connections over unix sockets that keep what arrives: tests wait for it by events, not by time."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -45,6 +46,9 @@ class Scene:
         router, dealer = RouterEnd(self), DealerEnd(self, name=b"d")
         await self.until(lambda: dealer.is_open and b"d" in router.names)
         return router, dealer
+
+    def has_file(self) -> bool:
+        return os.path.exists(self.path)
 
     async def raw(self, data: bytes = zmtp.ready(b"DEALER", b"raw")) -> "RawPeer":
         """A peer by hand that has connected and sent this."""

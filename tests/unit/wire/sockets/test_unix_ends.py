@@ -318,7 +318,7 @@ def test_a_dealer_without_a_free_file_descriptor_connects_later(
     async def test() -> None:
         async with scene(tmp_path) as made:
             router, dealer = await made.pair()
-            monkeypatch.setattr(unix_ends.socket, "socket", fails_once(errno.EMFILE))
+            monkeypatch.setattr(socket, "socket", fails_once(errno.EMFILE))
             router._connections[b"d"].close()
             await made.until(lambda: dealer.opens == 2)
 

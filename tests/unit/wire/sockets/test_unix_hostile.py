@@ -365,7 +365,7 @@ def test_ours_is_who_has_the_same_user_or_is_root(
 ) -> None:
     """Tests may be those of root, whom everybody trusts: the credentials are as if they were a user's."""
     me = 1_000
-    monkeypatch.setattr(unix.os, "geteuid", lambda: me)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
 
     class Socket:
         def getsockopt(self, *_: object) -> bytes:

@@ -2,7 +2,7 @@
 
 import random
 import tracemalloc
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -176,13 +176,12 @@ def test_a_large_part_is_copied_only_if_it_was_asked_for(copies: bool) -> None:
     assert room is not None
     room[:] = data[100:]
     reader.filled(len(room))
-    found = cast(object, reader.messages[0][0])
+    found: Any = reader.messages[0][0]
     assert found == part
     assert type(found) is (bytes if copies else memoryview)
     if not copies:
         # The memory that was received into is that of the part.
-        assert isinstance(found, memoryview)
-        assert found.obj is room.obj
+        assert memoryview(found).obj is room.obj
 
 
 def test_the_room_of_a_large_part_is_what_has_not_arrived_of_it() -> None:

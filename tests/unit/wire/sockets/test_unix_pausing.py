@@ -152,6 +152,33 @@ def test_a_connection_that_ends_while_the_router_is_paused_is_heard_to_its_last_
     run(test())
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_peer_that_ends_without_having_read_all_is_heard_after_the_pause(
+    run: Run, tmp_path: Path, waits: bool
+) -> None:
+    """Its socket has an error, which the loop finds while nothing is read; see test_unix_hostile.py."""
+
+    async def test() -> None:
+        async with scene(tmp_path) as made:
+            router = RouterEnd(made)
+            peer = await made.raw()
+            await made.until(lambda: bool(router.names))
+            router.is_paused = True
+            router.send(b"raw", [bytes(8 << 20) if waits else b"unread"])
+            data = numbered(3) + zmtp.message([b"3", bytes(150_000)]) + zmtp.message([b"4"])
+            await peer.send(data)
+            await made.turns()
+            peer.close()
+            await made.turns()
+            assert not router.got
+            router.resume()
+            await made.until(lambda: router.ends == 1)
+            assert numbers(router.of(b"raw")) == [0, 1, 2, 3, 4]
+            assert made.counts.connections == 0
+
+    run(test())
+
+
 def test_a_pause_in_the_turn_of_the_resuming_keeps_the_messages_of_an_ended_connection(
     run: Run, tmp_path: Path
 ) -> None:

@@ -214,13 +214,14 @@ def test_a_ping_is_answered_between_whole_messages_also_if_much_waits(run: Run, 
             large = os.urandom(8 << 20)
             assert router.send(b"raw", [b"head", large, b"tail"])
             assert router._connections[b"raw"].waiting
-            await peer.send(zmtp.ping(b"c" * 1_000) + zmtp.message([b"seen"]))
+            # In one turn the PING can be read, and there is room for more octets of the message.
+            peer.socket.send(zmtp.ping(b"c" * 1_000) + zmtp.message([b"seen"]))
+            begun = peer.socket.recv(1 << 18)
             await made.until(lambda: router.of(b"raw") == [[b"seen"]])
             assert router.send(b"raw", [b"last"])
-            await peer.handshake()
-            assert await peer.message() == [b"head", large, b"tail"]
-            assert await peer.frame() == (4, b"\x04PONG" + b"c" * 16)
-            assert await peer.message() == [b"last"]
+            expected = codec.ready(b"ROUTER") + zmtp.message([b"head", large, b"tail"])
+            expected += zmtp.pong(b"c" * 16) + zmtp.message([b"last"])
+            assert begun + await peer.read(len(expected) - len(begun)) == expected
 
     run(test())
 

@@ -1,8 +1,9 @@
-"""Fuzzes what reads AMQP: with the compiled scanner, the interpreted one, and one under AddressSanitizer.
+"""Fuzzes what reads AMQP and ZMTP: with a compiled scanner, the interpreted one, one under AddressSanitizer.
 
 `make fuzz` runs it. Each of the three goes through the generated-input tests with fresh examples, and spends
-LIGHTRAIL_SOAK_SECONDS (60 unless set) on mutated conversations with one engine, and as long on comparing the
-readers of transfers. What fails says its seed: `LIGHTRAIL_SOAK_SECONDS=0 make fuzz ARGS="--seed N"` plays it.
+LIGHTRAIL_SOAK_SECONDS (60 unless set) on mutated conversations with one engine, and as long on those with the
+reader of ZMTP and on comparing the readers of transfers. What fails says its seed:
+`LIGHTRAIL_SOAK_SECONDS=0 make fuzz ARGS="--seed N"` plays it.
 
 Under AddressSanitizer its modules are built in a temporary directory; the installed ones stay. A small one
 that is built in the same way and reads beyond a buffer has to be caught first.
@@ -28,6 +29,7 @@ TESTS = [
     "tests/unit/amqp/test_fuzz_feed.py",
     "tests/unit/amqp/test_fuzz_long.py",
     "tests/unit/amqp/test_fuzz_readers.py",
+    "tests/unit/wire/sockets/test_fuzz_zmtp.py",
 ]
 STAGES = ("compiled", "interpreted", "sanitized")
 SECONDS = 60
@@ -147,7 +149,7 @@ def run_stage(stage: str, environment: dict[str, str], options: list[str]) -> No
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="Fuzz what reads AMQP.")
+    arguments = argparse.ArgumentParser(description="Fuzz what reads AMQP and ZMTP.")
     arguments.add_argument("--seed", type=int, help="seed to begin with; no test without seeds is run")
     arguments.add_argument("--only", choices=STAGES, action="append", help="run this stage, not all three")
     chosen = arguments.parse_args()

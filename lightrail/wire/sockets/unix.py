@@ -5,6 +5,7 @@ message wakes one at either end (docs/adr/0080-zmtp-on-the-loop.md has the measu
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -12,6 +13,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 from lightrail.wire.sockets.counts import SocketCounts
@@ -62,6 +64,7 @@ class UnixConnection:
     """One connection, of either end."""
 
     __slots__ = (
+        "_fault",
         "_fd",
         "_greeting",
         "_is_broken",
@@ -104,6 +107,8 @@ class UnixConnection:
         self._is_broken = False
         """Whether nothing can be sent any more; what has arrived may still be read."""
         self._is_lingering = False
+        self._fault: OSError | ZmtpError | None = None
+        """What ends the connection once its messages are removed."""
         self.counts = counts
         self.is_closed = False
         self.name = b""
@@ -136,6 +141,9 @@ class UnixConnection:
         """Reads again, after the owner was paused."""
         if not self.is_closed:
             self._loop.add_reader(self._fd, self._read)
+            if self._fault is not None:
+                # The other end may send nothing more that would call it.
+                self._read()
 
     def linger(self) -> bool:
         """Reads nothing more, and ends when all that waits was sent; False if nothing waits: it has ended."""
@@ -166,8 +174,9 @@ class UnixConnection:
         if not self.is_closed and not self._is_broken:
             try:
                 while self._unsent:
-                    # 0 would mean that nothing is waited for.
-                    self._socket.settimeout(max(until - time.monotonic(), 0.001))
+                    if (left_s := until - time.monotonic()) <= 0:
+                        raise TimeoutError("the time is over")
+                    self._socket.settimeout(left_s)
                     self._socket.sendall(self._unsent[0])
                     self._unsent.popleft()
             except OSError as error:
@@ -195,9 +204,7 @@ class UnixConnection:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            # What arrived before is still read; then its end is found.
-            log.debug("a connection can't be written: %s", error)
-            self._is_broken = True
+            self._breaks(error)
             return False
         for chunk in chunks:
             if sent >= len(chunk):
@@ -209,11 +216,33 @@ class UnixConnection:
             self._loop.add_writer(self._fd, self._write_on)
         return True
 
+    def _breaks(self, error: OSError) -> None:
+        """Nothing can be sent any more. What arrived before is still read; then the end is found."""
+        log.debug("a connection can't be written: %s", error)
+        self._is_broken = True
+        # Not every error comes with an end, as ENOBUFS: without one the connection would stay, and be mute.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _write_on(self) -> None:
         """The system accepts more."""
-        chunks = list(self._unsent)
-        self._unsent.clear()
-        if not self._write(chunks) or not self._unsent:
+        unsent = self._unsent
+        try:
+            sent = self._socket.sendmsg(list(islice(unsent, CHUNKS_AT_ONCE)))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._breaks(error)
+            unsent.clear()
+            sent = 0
+        while sent:
+            size = len(unsent[0])
+            if sent < size:
+                unsent[0] = memoryview(unsent[0])[sent:]
+                return
+            sent -= size
+            unsent.popleft()
+        if not unsent:
             self._loop.remove_writer(self._fd)
             if self._is_lingering:
                 self.close()
@@ -221,13 +250,17 @@ class UnixConnection:
     # --- reading ----------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        if self._owner.is_paused:
+        # The greeting is read all the same, or the other end would count as mute.
+        if self._owner.is_paused and self._greeting is None:
             self._loop.remove_reader(self._fd)
             self._owner.paused(self)
             return
         reader = self._reader
-        end: Exception | None = None
+        before = len(self.messages)
+        end = self._fault
         try:
+            if end is not None:
+                raise end
             room = reader.room()
             if room is None:
                 data = self._socket.recv(READ_BYTES)
@@ -238,10 +271,19 @@ class UnixConnection:
                 size = self._socket.recv_into(room)
                 if size:
                     reader.filled(size)
+            if size and self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._is_broken = True
         except BlockingIOError:
             return
         except (OSError, ZmtpError) as error:
             end, size = error, 0
+        if self._is_broken and size and not self.is_closed:
+            # The other end has ended without having read everything. uvloop reports such an error once, and
+            # then watches the socket no longer; removed with its writer, and added anew, it is watched again.
+            self._unsent.clear()
+            self._loop.remove_writer(self._fd)
+            self._loop.remove_reader(self._fd)
+            self._loop.add_reader(self._fd, self._read)
         if reader.is_ready and self._greeting is not None:
             self._greeting.cancel()
             self._greeting = None
@@ -252,10 +294,16 @@ class UnixConnection:
             reader.answers.clear()
             self._send_octets(answers)
         if self.messages and not self.is_closed:
-            self.counts.received += len(self.messages)
+            self.counts.received += len(self.messages) - before
             self._owner.arrived(self)
         if not size and not self.is_closed:
-            self._end(end)
+            if self.messages:
+                # The owner was paused: the end follows them.
+                self._fault = end
+                self._loop.remove_reader(self._fd)
+                self._owner.paused(self)
+            else:
+                self._end(end)
 
     def _send_octets(self, data: bytes) -> None:
         if self._unsent:

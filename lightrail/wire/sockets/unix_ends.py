@@ -13,6 +13,7 @@ from typing import Final
 from lightrail.wire.sockets.counts import SocketCounts
 from lightrail.wire.sockets.unix import UnixConnection, is_ours
 from lightrail.wire.sockets.zeromq_ends import RECONNECT_MS, RECONNECT_MS_MAX
+from lightrail.wire.sockets.zmtp import ready
 
 log = logging.getLogger("lightrail.wire.sockets.unix_ends")
 
@@ -169,7 +170,7 @@ class UnixRouter:
         messages = connection.messages
         read = 0
         for parts in messages:
-            if self.is_paused or connection.is_closed:
+            if self.is_paused or self._closed or connection.is_closed:
                 break
             read += 1
             try:
@@ -192,11 +193,13 @@ class UnixRouter:
     def _go_on(self) -> None:
         """The socket was resumed: first what was read already."""
         resting, self._resting = self._resting, []
-        for connection in self._connections.values():
+        # A copy: whoever receives may close the socket.
+        for connection in [*self._connections.values()]:
             if connection.messages:
                 self.arrived(connection)
-        for connection in resting:
-            connection.resume()
+        if not self._closed:
+            for connection in resting:
+                connection.resume()
 
 
 class UnixDealer:
@@ -218,11 +221,13 @@ class UnixDealer:
         copies: bool = True,
         on_open: Callable[[], None] | None = None,
     ) -> None:
-        """Connects, now or as soon as the other end listens.
+        """Connects, now or as soon as the other end listens. Raises ValueError: see `ready` for names.
 
         Args:
             on_open: called when there is a connection.
         """
+        # Otherwise a name that is not allowed would be found by a timer.
+        ready(b"DEALER", name)
         self._loop = loop
         self._path = path
         self._receive = receive
@@ -265,8 +270,9 @@ class UnixDealer:
 
     def _connect(self) -> None:
         self._timer = None
-        connecting = socket.socket(socket.AF_UNIX)
+        connecting = None
         try:
+            connecting = socket.socket(socket.AF_UNIX)
             connecting.setblocking(False)
             connecting.connect(self._path)
             if not is_ours(connecting):
@@ -275,7 +281,8 @@ class UnixDealer:
             # EAGAIN: more connections wait to be accepted than the system keeps.
             if not isinstance(error, ConnectionRefusedError | FileNotFoundError | BlockingIOError):
                 log.warning("%s can't be reached: %s", self._path, error)
-            connecting.close()
+            if connecting is not None:
+                connecting.close()
             self._pause()
             return
         self._connection = UnixConnection(
@@ -291,7 +298,11 @@ class UnixDealer:
         self.is_open = self.was_open = True
         self._pause_ms = RECONNECT_MS
         if self._on_open is not None:
-            self._on_open()
+            try:
+                self._on_open()
+            except Exception:
+                # Messages may have arrived with the greeting: they are not to wait for the next one.
+                log.exception("the opening of a connection to %s could not be handled", self._path)
 
     def paused(self, connection: UnixConnection) -> None:
         """See ConnectionOwner: never."""

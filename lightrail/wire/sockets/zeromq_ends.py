@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
-    """Binds; returns the address with the port that the system chose. Raises zmq.ZMQError."""
+    """Binds; returns the address with the port that the system chose. Raises zmq.ZMQError, OSError."""
     if address.startswith("ipc://"):
         # A socket file that a killed process left behind; this process has the lock of the directory.
         with contextlib.suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ class Router:
         send_max: int,
         receive_max: int,
     ) -> None:
-        """Binds. Raises zmq.ZMQError.
+        """Binds. Raises zmq.ZMQError, or OSError: there is a directory at the path.
 
         Args:
             guard: called with the socket before it is bound.
@@ -88,7 +88,7 @@ class Router:
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
             self.address = bind(socket, address)
-        except zmq.ZMQError:
+        except (zmq.ZMQError, OSError):
             socket.close(0)
             raise
         self._socket = LoopSocket(

@@ -15,6 +15,8 @@ NAME_BYTES_MAX: Final[int] = 255
 """Of the name of a DEALER, its Identity."""
 COMMAND_BYTES_MAX: Final[int] = 1_024
 """Of a command: a READY with the longest name, and properties that are ignored."""
+CONTEXT_BYTES_MAX: Final = 16
+"""Of the context of a PING (RFC 37); as libzmq, an end sends no more of it back."""
 PART_BYTES_MAX: Final[int] = 1 << 31
 """Of a part; one that announces more ends its connection."""
 APART_BYTES: Final = 64 * 1024
@@ -190,7 +192,10 @@ class ZmtpReader:
             self._parts = []
 
     def _begin_large(self, flags: int, size: int, begin: bytes) -> None:
-        large = memoryview(bytearray(size))
+        try:
+            large = memoryview(bytearray(size))
+        except MemoryError:
+            raise ZmtpError(f"expected a part that memory has room for, found one of {size} octets") from None
         large[: len(begin)] = begin
         self._large, self._flags, self._filled = large, flags, len(begin)
 
@@ -199,8 +204,7 @@ class ZmtpReader:
         if flags & ~(_MORE | _LONG | _COMMAND) or (flags & _COMMAND and flags & _MORE):
             raise ZmtpError(f"expected the flags of a part or of a command, found {flags:#04x}")
         if flags & _COMMAND:
-            if self._parts:
-                raise ZmtpError("expected another part of a message, found a command")
+            # It may stand between two parts of a message: so do libzmq's heartbeats, though not by RFC 37.
             if size > COMMAND_BYTES_MAX:
                 raise ZmtpError(f"expected a command of at most {COMMAND_BYTES_MAX} octets, found {size}")
         elif not self.is_ready:
@@ -238,7 +242,7 @@ class ZmtpReader:
             raise ZmtpError(f"expected READY, found {name!r}")
         elif name == b"PING":
             # Two octets of TTL, and a context, which is sent back.
-            answer = b"\x04PONG" + rest[2:]
+            answer = b"\x04PONG" + rest[2 : 2 + CONTEXT_BYTES_MAX]
             self.answers.append(bytes((_COMMAND, len(answer))) + answer)
         # PONG, and commands of later versions, need no answer.
 

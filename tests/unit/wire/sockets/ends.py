@@ -22,7 +22,7 @@ class Scene:
         self.loop = asyncio.get_running_loop()
         self.path = str(directory / "s")
         self.wiring = Wiring(self.loop, on_loop=True)
-        self.counts = self.wiring.unix
+        self.counts = self.wiring.counts.loop
         self.made: list[RouterEnd | DealerEnd | RawPeer] = []
         self._event = asyncio.Event()
 

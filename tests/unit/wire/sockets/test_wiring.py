@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from lightrail.wire.keys import WireKey
 from lightrail.wire.sockets.counts import SocketCounts
+from lightrail.wire.sockets.keys import WireKey
 from lightrail.wire.sockets.unix_ends import UnixDealer, UnixRouter
 from lightrail.wire.sockets.wiring import Connecting, Listening, Wiring
 from lightrail.wire.sockets.zeromq_ends import Dealer, Router
@@ -67,7 +67,7 @@ class Process:
         self._event.set()
 
     def counts(self, on_loop: bool) -> SocketCounts:
-        return self.wiring.unix if on_loop else self.wiring.zeromq
+        return self.wiring.counts.loop if on_loop else self.wiring.counts.zeromq
 
     def close(self) -> None:
         for made in self._made:
@@ -114,7 +114,8 @@ def test_sockets_are_on_the_loop_for_ipc_without_a_key(
             assert connecting.send([b"there"])
             await process.until(lambda: process.got == [[b"there"]])
             assert process.names == [b"d"]
-            assert (process.wiring.zeromq.sent, process.wiring.unix.sent) == (by_zeromq, not by_zeromq)
+            sent = process.wiring.counts
+            assert (sent.zeromq.sent, sent.loop.sent) == (by_zeromq, not by_zeromq)
 
     run(test())
 

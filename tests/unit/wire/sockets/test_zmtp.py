@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lightrail.wire.sockets import zmtp as codec
 from lightrail.wire.sockets.zmtp import (
     APART_BYTES,
+    COMMAND_BYTES_MAX,
     NAME_BYTES_MAX,
     PART_BYTES_MAX,
     ZmtpError,
@@ -317,6 +318,17 @@ def test_a_part_that_memory_has_no_room_for_ends_the_connection(monkeypatch: pyt
     with pytest.raises(ZmtpError, match="memory"):
         reader.receive(zmtp.message([b"whole"]) + zmtp.announced(1 << 61))
     assert reader.messages == [[b"whole"]]
+
+
+def test_a_command_may_have_as_many_octets_as_is_said() -> None:
+    reader = opened()
+    for size in (COMMAND_BYTES_MAX, COMMAND_BYTES_MAX + 1):
+        command = b"\x06" + size.to_bytes(8, "big") + b"\x07UNKNOWN".ljust(size, b"x")
+        if size == COMMAND_BYTES_MAX:
+            reader.receive(command)
+        else:
+            with pytest.raises(ZmtpError, match=f"at most {COMMAND_BYTES_MAX} octets, found {size}"):
+                reader.receive(command)
 
 
 def test_the_longest_name_is_read() -> None:

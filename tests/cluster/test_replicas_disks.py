@@ -107,17 +107,13 @@ def test_a_directory_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
                     path.unlink()
                 for path in (copy / "shard-0").iterdir():
                     shutil.copy2(path, here / path.name)
-                # First alone, then with one other.
-                in_sync = scene.members.in_sync()
-                others = sorted(
-                    (each for each in scene.members.nodes if each is not node),
-                    key=lambda each: each not in in_sync,
-                )
+                # It withdraws, alone. The other two are compared with each other before one of them serves.
+                others = [each for each in scene.members.nodes if each is not node]
                 scene.members.revive(node)
-                hold(4)
-                scene.members.revive(others[0])
+                scene.members.until_out(node)
+                for other in others:
+                    scene.members.revive(other)
                 scene.warm()
-                scene.members.revive(others[1])
         scene.members.until_in_sync()
         scene.finish()
 

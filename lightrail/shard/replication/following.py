@@ -84,6 +84,8 @@ class Following:
         or the process has read the epoch in the entry at its start."""
         self.heard_ns = now_ns()
         """When the owner was heard last."""
+        self._awaited, self._awaited_ns = -1, 0
+        """The epoch whose owner this member waits for, and since when."""
         self.returned = 0
         """The newest epoch whose owner has returned its leases: it is about to end."""
         self.successor = ""
@@ -164,6 +166,16 @@ class Following:
         )
         if not self._send(message.encode()):
             self.state = FollowingState.DETACHED
+
+    def silent_ns(self, epoch: int) -> int:
+        """For how long the owner of this epoch is silent.
+
+        The silence of the owner before it does not count: with it the next member that has waited as long
+        would take the shard over from the new owner at once.
+        """
+        if epoch != self._awaited:
+            self._awaited, self._awaited_ns = epoch, self._now_ns()
+        return self._now_ns() - max(self.heard_ns, self._awaited_ns)
 
     @property
     def is_stuck(self) -> bool:

@@ -213,7 +213,7 @@ class Replica:
         # Its metrics are not those of the shard.
         self._process.running.follows = self.joining.own.host
         self._process.check = self.not_ready
-        since_ns, history = steady_ns(), self.map.history
+        history = self.map.history
         yields_until_ns = 0
         while not self.epoch:
             if self._failed.done():
@@ -229,7 +229,7 @@ class Replica:
             if own is None or own.host != self.joining.own.host:
                 await joining.join(self.joining, self.map, entry, self.member)
             now_ns = steady_ns()
-            choice = self._choose(entry, since_ns, now_ns)
+            choice = self._choose(entry)
             if self.joining.coordinator.set_back is not None:
                 # Nothing can be written before an operator has put the entries back.
                 choice = Choice.FOLLOW
@@ -262,7 +262,7 @@ class Replica:
         """Whether this process has everything that was accepted before an epoch, if it is in sync."""
         return self._knows_etcd and 0 < self._following.whole_in < epoch
 
-    def _choose(self, entry: ReplicaSet, since_ns: int, now_ns: int) -> Choice:
+    def _choose(self, entry: ReplicaSet) -> Choice:
         """Attaches to the owner where that is to be done; says whether to look around."""
         owner = self.map.followers.get((self._process.id, entry.owner))
         following = self._following
@@ -273,11 +273,10 @@ class Replica:
             is_free = following.state is FollowingState.DETACHED or following.is_stuck
             if self._link is not None and (is_free or following.epoch < entry.epoch):
                 following.attach(entry.epoch)
-        heard_ns = max(following.heard_ns, since_ns)
         candidate = Candidate(self.member, self._following.reach)
         successor = following.successor if following.returned >= entry.epoch else ""
         return candidate.next(
-            entry, now_ns - heard_ns, is_refused=self._has_ended(entry), successor=successor
+            entry, following.silent_ns(entry.epoch), is_refused=self._has_ended(entry), successor=successor
         )
 
     def _has_ended(self, entry: ReplicaSet) -> bool:

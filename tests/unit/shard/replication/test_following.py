@@ -102,3 +102,13 @@ def until_cut(world: World) -> None:
     following = world.members["c"].following
     while following.state is not FollowingState.FOLLOWING:
         world.events()[0]()
+
+
+def test_a_new_owner_is_not_silent_because_the_one_before_it_was() -> None:
+    """Two members wait for one silent owner. The second one would take over from the first one at once."""
+    world = World("b")
+    following = world.members["b"].following
+    since_ns = following.heard_ns
+    for epoch, later_ns, silent_ns in ((1, 0, 0), (1, 9, 9), (2, 9, 0), (2, 12, 3), (3, 12, 0), (2, 13, 0)):
+        world.now_ns = since_ns + later_ns
+        assert following.silent_ns(epoch) == silent_ns

@@ -45,7 +45,11 @@ class Filed(SegmentIndex):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Journals:
-    """The current journal of a shard, and former ones in the archive. Any thread may call it."""
+    """The current journal of a shard, and former ones in the archive. Any thread may call it.
+
+    A shard that has just started, or was taken over, has not loaded its archive: a reader is answered when it
+    has, or what lies in the archive would be missing to it.
+    """
 
     _journal: Journal
     _contents: ShardArchive
@@ -54,8 +58,9 @@ class Journals:
         """Each journal with its segments in order; the current one first.
 
         The index of a segment that only the archive has is without blocks and queues here; its `encode`
-        returns them.
+        returns them. Raises OSError: the archive can't be read.
         """
+        self._contents.require()
         journal, contents = self._journal, self._contents
         own = journal.incarnation
         # In this order: a segment that leaves the journal meanwhile is in the archive by then.
@@ -77,11 +82,13 @@ class Journals:
 
         Raises:
             NoSegmentError: the segment does not exist, or no longer.
+            OSError: the archive can't be read.
         """
         if disk == self._journal.incarnation.disk:
             for each in self._live():
                 if each.segment == number:
                     return each
+        self._contents.require()
         kept = self._contents.kept.get(disk, {}).get(number)
         if kept is None:
             raise _gone(disk, number)
@@ -145,6 +152,7 @@ class Journals:
                     return _whole(found.file.read(start, end - start), disk, segment, end - start)
                 finally:
                     found.unpin()
+        self._contents.require()
         kept = self._contents.kept.get(disk, {}).get(segment)
         if kept is None:
             raise _gone(disk, segment)

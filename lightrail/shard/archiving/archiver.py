@@ -54,8 +54,7 @@ class Round:
         """Performs the job; called once, in a thread. Sets `error` after an error of the disk."""
         contents = self._archiver.contents
         try:
-            if not contents.loaded:
-                contents.load()
+            contents.require()
             for segment in self.segments:
                 if self._is_over(segment):
                     self.too_old.append(segment.number)

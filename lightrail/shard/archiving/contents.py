@@ -92,6 +92,7 @@ class ShardArchive:
         self.copied = 0
         self.removed = 0
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._own_folder_is_made = False
         self._copies = False
         """Whether the last segment could not be linked, and was copied."""
@@ -112,12 +113,20 @@ class ShardArchive:
 
     # --- at the start ----------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Finds the segments, and removes incomplete files that a crash left.
+    def require(self) -> None:
+        """Loads the archive, unless that was done. Any thread may call it, before it changes something or
+        reads `kept`.
 
         Raises:
             OSError: a call of the disk failed; call this method again.
         """
+        if not self.loaded:
+            with self._loading:
+                if not self.loaded:
+                    self.load()
+
+    def load(self) -> None:
+        """Finds the segments, and removes incomplete files that a crash left. Raises OSError."""
         mine = f"shard-{self.own.shard}-"
         for name in self.folders.names():
             if name.startswith(mine):

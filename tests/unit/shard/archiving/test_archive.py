@@ -6,6 +6,7 @@ from lightrail.journal.archive import segment_name
 from lightrail.journal.index import SegmentIndex, decode_index
 from lightrail.journal.record import CONTINUED, SPILLED, Queue, QueueEvent
 from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
+from lightrail.shard.archiving.contents import ShardArchive
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
@@ -202,3 +203,20 @@ def test_after_a_start_everything_that_was_recovered_is_there(scene: Scene) -> N
     assert sum(each.messages for each in again.own()) == 5
     assert again.own()[-1].next_lsn == again.journal.committed.next_lsn
     assert [each.sealed for each in again.own()][-2:] == [True, False]
+
+
+def test_what_lies_in_the_archive_is_there_before_the_archiver_has_looked_at_it(scene: Scene) -> None:
+    """Of a shard that has just started, or was just taken over."""
+    scene.send(8)
+    scene.tick()
+    index = scene.own()[0]
+    data = scene.read(index)
+    assert scene.drop_oldest() == index.segment
+    disk = scene.journal.incarnation.disk
+
+    def started() -> Journals:
+        return Journals(scene.journal, ShardArchive(scene.archiver.contents.folders, scene.journal.incarnation))
+
+    assert started().segment(disk, index.segment).segment == index.segment
+    assert started().read(disk, index.segment, 0, index.end) == data
+    assert [each.segment for each in started().journals()[0][1]] == [each.segment for each in scene.own()]

@@ -246,6 +246,7 @@ class Journals:
         """Sends a request to a shard, a few at a time; repeats it while the shard is busy."""
         turn = self._turns.setdefault(shard, asyncio.Semaphore(JOURNAL_READS_AHEAD))
         async with turn:
+            why = ""
             for _ in range(JOURNAL_AGAIN_MAX):
                 peer = self._shards.peers.get(shard)
                 if peer is None or peer.state is not ConnectionState.SERVING:
@@ -257,8 +258,9 @@ class Journals:
                 except ShardRefusedError as error:
                     if error.condition != conditions.RESOURCE_LIMIT_EXCEEDED:
                         raise
+                    why = error.description
                 await asyncio.sleep(JOURNAL_AGAIN_MS / 1000)
-        raise ShardDownError(f"shard {shard} is busy with the journals of other readers: try again")
+        raise ShardDownError(f"shard {shard} does not answer readers: {why}")
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[None]:

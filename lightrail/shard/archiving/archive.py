@@ -54,6 +54,12 @@ class Journals:
     _journal: Journal
     _contents: ShardArchive
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what is accepted. A new owner of a shard with replicas knows it when the other
+        members have what it has; readers have seen records by then that it can't show them."""
+        return bool(self._journal.committed.segment or not self._journal.marks.others)
+
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
         """Each journal with its segments in order; the current one first.
 

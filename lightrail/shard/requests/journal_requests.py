@@ -12,7 +12,15 @@ from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
-from lightrail.shard.effects.answers import Fields, Operation, check_waiting, error_fields, unexpected, whole
+from lightrail.shard.effects.answers import (
+    Fields,
+    Operation,
+    RequestError,
+    check_waiting,
+    error_fields,
+    unexpected,
+    whole,
+)
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.journal.commit import Worker
 from lightrail.wire.bodies import encode_request
@@ -125,6 +133,11 @@ class JournalRequests:
     def _submit(self, peer: Peer, number: int, read: Callable[[], tuple[Fields, bytes]]) -> None:
         """Calls `read` in the thread, and answers with its result."""
         check_waiting(self._waiting, JOURNAL_READS_MAX, "the shard's journals")
+        if not self._journals.is_known:
+            raise RequestError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                "the shard was taken over, and waits until other members have what it has; try again",
+            )
         self._waiting += 1
         if self._worker is None:
             self._worker = Worker(self._loop, "journals")

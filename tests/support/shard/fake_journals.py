@@ -20,6 +20,13 @@ class FakeJournals:
         self.gate = threading.Event()
         """Reads wait for it."""
         self.gate.set()
+        self.unknown = 0
+        """Requests that come before it is known what is accepted."""
+
+    @property
+    def is_known(self) -> bool:
+        self.unknown -= 1
+        return self.unknown < 0
 
     def journal(self, disk: str, shard: int = 0, cluster: str = "c") -> None:
         self.incarnations[disk] = Incarnation(cluster, shard, disk)

@@ -325,6 +325,30 @@ def test_a_shard_that_is_busy_with_readers_is_asked_again(
     with_journals(check, tmp_path)
 
 
+def test_readers_wait_for_an_owner_that_does_not_know_yet_what_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that records that they have seen would be missing to them."""
+    monkeypatch.setattr(segments_module, "JOURNAL_AGAIN_MS", 1)
+
+    async def check(scene: JournalScene) -> None:
+        scene.journals[0].add("d0", 1, b"abc")
+        scene.journals[0].unknown = 3
+        rows = (await scene.get("/!journals")).json()["journals"]
+        assert [each["segment"] for each in rows[0]["segments"]] == [1]
+        scene.journals[0].unknown = 3
+        assert (await scene.get("/!journals/d0/1")).body == b"abc"
+        scene.journals[0].unknown = segments_module.JOURNAL_AGAIN_MAX
+        came = await scene.get("/!journals/d0/1")
+        assert came.status == 503
+        assert "waits until other members have what it has; try again" in came.json()["detail"]
+        scene.journals[0].unknown = segments_module.JOURNAL_AGAIN_MAX
+        rows = (await scene.get("/!journals")).json()["journals"]
+        assert rows[0]["away"] is True
+
+    with_journals(check, tmp_path)
+
+
 def test_a_shard_that_stays_busy_is_given_up_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +360,7 @@ def test_a_shard_that_stays_busy_is_given_up_in_words(
         scene.journals[0].add("d0", 1, b"abc")
         came = await scene.get("/!journals/d0/1")
         assert came.status == 503
-        assert "is busy with the journals of other readers: try again" in came.json()["detail"]
+        assert "requests wait for the shard's journals already; try again" in came.json()["detail"]
 
     with_journals(check, tmp_path)
 

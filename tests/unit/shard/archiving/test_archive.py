@@ -11,6 +11,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.values.runs import batch_of
+from lightrail.shard.replicas.marks import Marks
 from tests.support.shard.archive_scene import ArchiveScene, records_of
 from tests.support.shard.fake_files import FakeFiles, FakeFolders
 
@@ -215,8 +216,23 @@ def test_what_lies_in_the_archive_is_there_before_the_archiver_has_looked_at_it(
     disk = scene.journal.incarnation.disk
 
     def started() -> Journals:
-        return Journals(scene.journal, ShardArchive(scene.archiver.contents.folders, scene.journal.incarnation))
+        return Journals(
+            scene.journal, ShardArchive(scene.archiver.contents.folders, scene.journal.incarnation)
+        )
 
     assert started().segment(disk, index.segment).segment == index.segment
     assert started().read(disk, index.segment, 0, index.end) == data
     assert [each.segment for each in started().journals()[0][1]] == [each.segment for each in scene.own()]
+
+
+def test_a_new_owner_knows_what_is_accepted_when_the_other_members_have_it(scene: Scene) -> None:
+    scene.send(2)
+    assert scene.journals.is_known
+    again = Journal(scene.files.after_crash(), "c", 3, segment_bytes=1_000, marks=Marks(frozenset({"b"})))
+    again.recover(1 << 30, 1_000)
+    journals = Journals(again, ShardArchive(scene.archiver.contents.folders, again.incarnation))
+    assert not journals.is_known
+    again.marks.synced("b", again.position.synced_lsn)
+    again.accept()
+    assert journals.is_known
+    assert journals.journals()[0][1][-1].next_lsn == again.position.lsn + 1

@@ -20,7 +20,7 @@ CHARTS_OWN = {
     *("amqp", "amqps", "http", "https", "tls_certificate", "tls_key", "tls_client_ca"),
     *("data", "archive", "metrics", "frontends", "shards"),
     *("etcd", "cluster", "etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"),
-    *("wire", "advertise", "wire_key", "insecure_wire", "zone"),
+    *("wire", "advertise", "wire_key", "insecure_wire", "wire_sockets", "zone"),
     *("replicas", "min_in_sync", "replica_host"),
 }
 """Settings that the chart makes itself."""

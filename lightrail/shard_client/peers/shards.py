@@ -107,7 +107,7 @@ class ShardPeer:
         # A new name for each connection: if the shard read the handshake of a former connection after that of
         # a new connection with the same name, ROUTER_HANDOVER would leave the new one open and never read it.
         self._connections += 1
-        name = self._boot.to_bytes(4, "little") + f"{self._frontend}/{self._connections}".encode()
+        name = f"{self._boot:08x}/{self._frontend}/{self._connections}".encode()
         # Messages in transit are bounded by link credit, not by a count of ZeroMQ messages.
         ahead = limits.WIRE_MESSAGES_AHEAD
         # `_flush`: frames for clients are sent at once, not with the next turn of the loop.

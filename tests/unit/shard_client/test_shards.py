@@ -24,6 +24,7 @@ from lightrail.shard_client.peers.shards import (
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import DUE, TIMED, VERSION, Kind, deliver, frame
 from lightrail.wire.sockets.wiring import Wiring
+from lightrail.wire.sockets.zmtp import ready
 from tests.support import zmtp
 from tests.support.amqp.frontend_fakes import Said
 from tests.support.now import now
@@ -483,6 +484,32 @@ def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest
             each.cancel()
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("boot", [0, 1, 0x100, 0xFFFFFF00, 0xFFFFFFFF])
+def test_the_name_of_a_connection_is_one_that_zmtp_allows(boot: int) -> None:
+    """A name may not begin with a zero, and the boot number of a process is any."""
+    names: list[bytes] = []
+
+    def connect(*args: Any, name: bytes, **options: Any) -> FakeSocket:
+        names.append(name)
+        return FakeSocket(*args, **options)
+
+    for number in (0, 1):
+        ShardPeer(
+            FakeLoop(),  # type: ignore[arg-type]
+            wiring_of(connect),
+            shard=0,
+            address="ipc:///nowhere",
+            frontend=f"frontend-{number}",
+            boot=boot,
+            now_ms=lambda: 0,
+            schedule_flush=lambda: None,
+            flush=lambda: None,
+        )
+    assert len(set(names)) == 2
+    for name in names:
+        assert ready(b"DEALER", name)
 
 
 # --- over ZeroMQ --------------------------------------------------------------------------------------------

@@ -378,6 +378,9 @@ class Server:
             # Frames that arrived at the end of the last commit may have begun another one.
             await self._idle.wait()
             is_waiting = self._stream is not None and await self._stream.until_accepted()
+            # Others were applied, and their turn comes with the next turn of the loop: what they have settled
+            # would be delivered again, as if nobody had received it.
+            self.turn()
         self._closed = True
         self._socket.close(linger_ms=500)
         self._committer.close()

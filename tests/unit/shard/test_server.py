@@ -155,9 +155,12 @@ async def closes_in_a_commit(server: Server, store: SlowStore, frontend: Fronten
     return asyncio.ensure_future(server.close())
 
 
+@pytest.mark.parametrize("has_turn", [True, False])
 def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_turn: bool
 ) -> None:
+    """Also for frames that were applied, and whose turn would be the next one of the loop."""
+
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         closing = await closes_in_a_commit(server, store, frontend)
         await asyncio.sleep(0)
@@ -165,7 +168,8 @@ def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
 
         def late() -> None:
             server._receive(b"frontend-0", [batch(1, 2, [b"b"])])
-            server.turn()
+            if has_turn:
+                server.turn()
 
         def set_and_more() -> None:
             monkeypatch.undo()

@@ -36,7 +36,6 @@ from lightrail.telemetry.wire import WIRE_FAMILIES
 from lightrail.wire.sockets import keys
 from lightrail.wire.sockets.counts import WireCounts
 from lightrail.wire.sockets.keys import WireKey, WireKeyError
-from lightrail.wire.sockets.unix import IS_SUPPORTED
 from lightrail.wire.sockets.wiring import Wiring
 
 ETCD_OPEN_MS_MAX: Final[int] = 60_000
@@ -117,7 +116,7 @@ class Joining:
 
     def new_wiring(self) -> Wiring:
         """For sockets that end together: ZeroMQ has a thread for all that one Wiring makes."""
-        on_loop = self.process.settings.wire_sockets == "loop" and IS_SUPPORTED
+        on_loop = self.process.settings.wire_sockets == "loop"
         return Wiring(asyncio.get_running_loop(), self._key, on_loop=on_loop, counts=self._counts)
 
     def reachable(self, bound: str) -> str:

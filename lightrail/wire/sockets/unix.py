@@ -36,7 +36,7 @@ _CREDENTIALS: Final = struct.Struct("iII")
 """struct ucred of unix(7): pid, uid, gid."""
 
 
-def is_ours(connected: socket.socket) -> bool:
+def is_admitted(connected: socket.socket) -> bool:
     """Whether the process at the other end belongs to the user of this one, or to root."""
     found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(found)[1] in (os.geteuid(), 0)
@@ -142,7 +142,7 @@ class UnixConnection:
         if not self.is_closed:
             self._loop.add_reader(self._fd, self._read)
             if self._fault is not None:
-                # The other end may send nothing more that would call it.
+                # The other end may send nothing more that would make the loop call `_read`.
                 self._read()
 
     def linger(self) -> bool:

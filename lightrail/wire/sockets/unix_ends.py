@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lightrail.wire.sockets.counts import SocketCounts
-from lightrail.wire.sockets.unix import UnixConnection, is_ours
+from lightrail.wire.sockets.unix import UnixConnection, is_admitted
 from lightrail.wire.sockets.zeromq_ends import RECONNECT_MS, RECONNECT_MS_MAX
 from lightrail.wire.sockets.zmtp import ready
 
@@ -130,7 +130,7 @@ class UnixRouter:
                 self._loop.remove_reader(self._listening.fileno())
                 self._loop.call_later(NO_FILE_S, self._accept_again)
                 return
-            if is_ours(accepted):
+            if is_admitted(accepted):
                 self._unnamed.add(
                     UnixConnection(self._loop, accepted, b"ROUTER", self, self._counts, copies=self._copies)
                 )
@@ -193,7 +193,7 @@ class UnixRouter:
     def _go_on(self) -> None:
         """The socket was resumed: first what was read already."""
         resting, self._resting = self._resting, []
-        # A copy: whoever receives may close the socket.
+        # A copy of the list: a message may make its receiver close the socket.
         for connection in [*self._connections.values()]:
             if connection.messages:
                 self.arrived(connection)
@@ -275,7 +275,7 @@ class UnixDealer:
             connecting = socket.socket(socket.AF_UNIX)
             connecting.setblocking(False)
             connecting.connect(self._path)
-            if not is_ours(connecting):
+            if not is_admitted(connecting):
                 raise PermissionError("a process of another user listens there")
         except OSError as error:
             # EAGAIN: more connections wait to be accepted than the system keeps.

@@ -69,7 +69,7 @@ class Wiring:
 
     Args:
         key: of the wire: both ends of every connection prove that they have it.
-        on_loop: whether sockets between processes of one machine do without ZeroMQ.
+        on_loop: whether sockets between processes of one machine do without ZeroMQ, if the system allows it.
         counts: of the process; None: its own.
     """
 
@@ -78,13 +78,13 @@ class Wiring:
         loop: asyncio.AbstractEventLoop,
         key: WireKey | None = None,
         *,
-        on_loop: bool = IS_SUPPORTED,
+        on_loop: bool = True,
         counts: WireCounts | None = None,
     ) -> None:
         self._loop = loop
         self._key = key
         # The own sockets have no encryption; a directory that only one user may enter needs none.
-        self._on_loop = on_loop and key is None
+        self._on_loop = on_loop and IS_SUPPORTED and key is None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._admission: Admission | None = None
         self._lingering: set[UnixConnection] = set()

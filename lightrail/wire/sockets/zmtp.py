@@ -121,7 +121,7 @@ class ZmtpReader:
         self.name = b""
         """Of the other end; empty: it has none."""
         self.messages: list[list[bytes]] = []
-        """Whole messages; whoever reads them empties the list."""
+        """Whole messages; the caller removes those that it has applied."""
         self.answers: list[bytes] = []
         """What is to be sent: answers to PING."""
 

@@ -329,7 +329,7 @@ def test_a_process_of_another_user_is_refused_by_a_router(
     async def test() -> None:
         async with scene(tmp_path) as made:
             router, dealer = await made.pair()
-            monkeypatch.setattr(unix_ends, "is_ours", lambda _: False)
+            monkeypatch.setattr(unix_ends, "is_admitted", lambda _: False)
             peer = await made.raw()
             assert await peer.ended() == b""
             assert made.counts.refused == 1
@@ -342,7 +342,7 @@ def test_a_process_of_another_user_is_refused_by_a_router(
 def test_a_listener_of_another_user_is_told_nothing(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unix_ends, "is_ours", lambda _: False)
+    monkeypatch.setattr(unix_ends, "is_admitted", lambda _: False)
 
     async def test() -> None:
         async with scene(tmp_path) as made:
@@ -376,8 +376,8 @@ def test_ours_is_who_has_the_same_user_or_is_root(
         def getsockopt(self, *_: object) -> bytes:
             return unix._CREDENTIALS.pack(1, 0, 0)
 
-    assert unix.is_ours(Socket()) is ours  # type: ignore[arg-type]
-    assert unix.is_ours(OfRoot())  # type: ignore[arg-type]
+    assert unix.is_admitted(Socket()) is ours  # type: ignore[arg-type]
+    assert unix.is_admitted(OfRoot())  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
@@ -396,5 +396,5 @@ def test_the_system_tells_the_user_of_the_process_that_connects(user: int, ours:
             os._exit(0)
         accepted, _ = listening.accept()
         with accepted:
-            assert unix.is_ours(accepted) is ours
+            assert unix.is_admitted(accepted) is ours
         assert os.waitpid(child, 0)[1] == 0

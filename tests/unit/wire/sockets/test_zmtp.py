@@ -281,7 +281,7 @@ def test_a_violation_ends_a_connection_and_whole_messages_before_it_arrive(name:
 
 @pytest.mark.parametrize("size", range(1, 11))
 def test_a_wrong_signature_is_found_before_the_greeting_is_whole(size: int) -> None:
-    """The end of another version waits for ours, and would not send more."""
+    """An end of another version sends nothing more before it has read the greeting of this one."""
     reader = ZmtpReader(b"ROUTER")
     with pytest.raises(ZmtpError, match="signature"):
         reader.receive(b"\x01" * size)

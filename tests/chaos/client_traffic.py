@@ -2,9 +2,19 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 
-from lightrail.client import ClientError, Connection, Delivery, Outcome, OutcomeKind, ReconnectPolicy, connect
+from lightrail.client import (
+    ClientError,
+    Connection,
+    Delivery,
+    LostError,
+    Outcome,
+    OutcomeKind,
+    ReconnectPolicy,
+    connect,
+)
 from tests.chaos.ledger import ACCEPTED, MOVE, REJECTED, RELEASED, SENT, TRAILER, Ledger
 from tests.chaos.traffic import RECONNECT_S, Address, Traffic
 
@@ -156,6 +166,11 @@ class Mover(ClientTraffic):
                 except ClientError as error:
                     self.losses[f"{type(error).__name__}: {error}"[:100]] += 1
                     self.unconfirmed += 1
+                    # The failed one settles none of these; without an outcome they wait for this link to end.
+                    for delivery in found:
+                        if not delivery.settled:
+                            with suppress(LostError):
+                                await delivery.release()
                 else:
                     self.received += len(found)
                     self.latest_arrival = time.monotonic()

@@ -22,12 +22,10 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import NO_DELAY, DelayingProducer, asks_for_delay, may_delay
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions
-from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -48,78 +46,28 @@ DELIVERY_TAG: Final = Symbol("delivery-tag")
 """Key in the info of an error, for the delivery that it concerns (Anonymous Terminus 2.2.2)."""
 
 
-class ToAddress(IncomingLink):
-    """The producer for one address: the link sends its outcomes and counts its credit."""
+@dataclass(slots=True, eq=False, repr=False)
+class OpenAddress:
+    """An address of the link, with its producer, which uses the credit of the link."""
 
-    owner: "AnonymousLink"
-    hold: Hold | None
+    _link: "AnonymousLink"
     most: int
     """Largest message, in bytes."""
-    retired: bool
-    """Whether it sends no more messages, and is closed when every message is answered."""
+    hold: Hold | None
+    """The use of the name, by which its end is noticed; None once the address sends no more messages."""
+    producer: ProducerLink | RouterLink = field(init=False)
+    """Set before the first message is sent."""
 
-    def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Sends messages for the address."""
-        raise NotImplementedError
+    def answered(self) -> None:
+        """Some messages of the producer have their outcomes."""
+        self._link.answered(self)
 
-    def belong(self, owner: "AnonymousLink", hold: Hold, most: int) -> None:
-        """Sets the link; called once, before a message is sent."""
-        self.owner, self.hold, self.most, self.retired = owner, hold, most, False
-
-    @property
-    def held_back(self) -> bool:
-        """Whether its shard has no room for messages at present."""
-        return self._held_back
-
-    def _attach(self) -> None:
-        """No action: the link's attach was answered before."""
-        self._attached = True
-
-    def _lose(self, refusal: Refusal) -> None:
-        self._closed = True
-        self.owner.ended(self)
-
-    def _take_back(self) -> None:
-        """No action: the link's credit is small, and the socket is not read when there are too many bytes."""
-
-    def _wait(self) -> None:
-        """No action: other addresses of the link may be on shards that serve."""
-
-    def _keep_credit(self, count: int) -> None:
-        """No action: the link's credit is for all of its addresses, and one slow queue must not reduce it."""
-
-    def _top_up(self, least: int | None = None) -> None:
-        self.owner.answered(self)
+    def ended(self) -> None:
+        """The shard has closed the producer."""
+        self._link.ended(self)
 
 
-class AddressProducer(ToAddress, ProducerLink):
-    """The producer for the address of a queue."""
-
-    def transfers(self, event: Transfers, now_ms: int) -> None:
-        ProducerLink.transfers(self, event, now_ms)
-
-    def ended(self, refusal: Refusal) -> None:
-        """The shard refuses this producer, or has closed it: rejects unanswered messages."""
-        while self._window:
-            self.refused(self._window.first, refusal)
-        super().ended(refusal)
-
-
-class DelayingAddress(AddressProducer, DelayingProducer):
-    """The producer for the address of a queue, with messages that may have a delay."""
-
-    def transfers(self, event: Transfers, now_ms: int) -> None:
-        DelayingProducer.transfers(self, event, now_ms)
-
-
-class AddressRouter(ToAddress, RouterLink):
-    """The producer for the address of a router."""
-
-    def transfers(self, event: Transfers, now_ms: int) -> None:
-        RouterLink.transfers(self, event, now_ms)
-
-
-Open = Callable[["AnonymousLink", str, Buffer], Awaitable[ToAddress]]
+Open = Callable[["AnonymousLink", str, Buffer], Awaitable[OpenAddress]]
 """Opens the producer of an address for its first message, also after the client's link has ended. Raises
 ConditionError."""
 
@@ -133,9 +81,10 @@ class AnonymousLink(Bound):
     _open: Open
     _frontend: "Frontend" = field(init=False)
     _closed: bool = False
-    _producers: dict[str, ToAddress] = field(default_factory=dict)
-    """Producers by address, in order of their latest use."""
-    _retired: set[ToAddress] = field(default_factory=set)
+    _addresses: dict[str, OpenAddress] = field(default_factory=dict)
+    """In order of their latest use."""
+    _retired: set[OpenAddress] = field(default_factory=set)
+    """Addresses that send no more messages, and are closed when every message is answered."""
     _waiting: dict[str, list[Transfers]] = field(default_factory=dict)
     """Messages for addresses that are being opened."""
     _unresolved: int = 0
@@ -172,10 +121,10 @@ class AnonymousLink(Bound):
         self._top_up()
 
     def _send(self, address: str, event: Transfers, now_ms: int) -> None:
-        producer = self._producers.pop(address, None)
-        if producer is not None:
-            self._producers[address] = producer
-            self._pass(producer, event, now_ms)
+        known = self._addresses.pop(address, None)
+        if known is not None:
+            self._addresses[address] = known
+            self._pass(known, event, now_ms)
             return
         self._unresolved += len(event.payloads)
         self._frontend.intake.received(self.connection, _size(event))
@@ -186,22 +135,23 @@ class AnonymousLink(Bound):
         self._waiting[address] = [event]
         self._frontend.spawn(self._resolve(address))
 
-    def _pass(self, producer: ToAddress, event: Transfers, now_ms: int) -> None:
-        no_delays = self.may_delay and isinstance(producer, AddressRouter) and asks_for_delay(event.payloads)
-        if max(map(len, event.payloads)) <= producer.most and not no_delays:
+    def _pass(self, address: OpenAddress, event: Transfers, now_ms: int) -> None:
+        producer = address.producer
+        no_delays = self.may_delay and isinstance(producer, RouterLink) and asks_for_delay(event.payloads)
+        if max(map(len, event.payloads)) <= address.most and not no_delays:
             producer.transfers(event, now_ms)
             return
         for index, payload in enumerate(event.payloads):
             part = _part(event, index, index + 1)
             if no_delays and asks_for_delay(part.payloads):
                 self._reject(part, conditions.NOT_IMPLEMENTED, NO_DELAY)
-            elif len(payload) <= producer.most:
+            elif len(payload) <= address.most:
                 producer.transfers(part, now_ms)
             else:
                 self._reject(
                     part,
                     conditions.MESSAGE_SIZE_EXCEEDED,
-                    f"expected messages of at most {producer.most} bytes, found one of {len(payload)}",
+                    f"expected messages of at most {address.most} bytes, found one of {len(payload)}",
                 )
 
     def _reject(self, event: Transfers, condition: str, description: str) -> None:
@@ -223,9 +173,9 @@ class AnonymousLink(Bound):
     async def _resolve(self, address: str) -> None:
         """Opens the producer of an address, and sends the messages that wait for it."""
         refusal: ConditionError | None = None
-        producer: ToAddress | None = None
+        opened: OpenAddress | None = None
         try:
-            producer = await self._open(self, address, self._waiting[address][0].payloads[0])
+            opened = await self._open(self, address, self._waiting[address][0].payloads[0])
         except ConditionError as refused:
             refusal = refused
         except Exception:
@@ -237,60 +187,59 @@ class AnonymousLink(Bound):
         for event in waiting:
             self._unresolved -= len(event.payloads)
             self._frontend.intake.answered(self.connection, _size(event))
-        if producer is not None and not self._closed:
-            self._producers[address] = producer
-            if len(self._producers) > ANONYMOUS_ADDRESSES_MAX:
-                self._retire(next(iter(self._producers)))
+        if opened is not None and not self._closed:
+            self._addresses[address] = opened
+            if len(self._addresses) > ANONYMOUS_ADDRESSES_MAX:
+                self._retire(next(iter(self._addresses)))
         for event in waiting:
-            if producer is not None:
-                self._pass(producer, event, now_ms)
+            if opened is not None:
+                self._pass(opened, event, now_ms)
             elif refusal is not None:
                 self._reject(event, refusal.condition, refusal.description)
-        if producer is not None and self._producers.get(address) is not producer:
+        if opened is not None and self._addresses.get(address) is not opened:
             # The client's link has ended, or its address was retired: there are no further messages.
-            self._end(producer)
+            self._end(opened)
         self._top_up()
         self.connection.touch()
 
     def retire(self, address: str) -> None:
         """Closes an address that was deleted, or the right to it revoked: the next message opens it again."""
-        if address in self._producers:
+        if address in self._addresses:
             self._retire(address)
 
     def _retire(self, address: str) -> None:
-        producer = self._producers.pop(address)
-        self._let_go(producer)
-        if producer.unanswered:
-            producer.retired = True
-            self._retired.add(producer)
+        retired = self._addresses.pop(address)
+        self._release(retired)
+        if retired.producer.unanswered:
+            self._retired.add(retired)
         else:
-            producer.close()
+            retired.producer.close()
 
-    def _let_go(self, producer: ToAddress) -> None:
-        if producer.hold is not None:
-            self._frontend.guard.release(producer.hold)
-            producer.hold = None
+    def _release(self, address: OpenAddress) -> None:
+        if address.hold is not None:
+            self._frontend.guard.release(address.hold)
+            address.hold = None
 
-    def _end(self, producer: ToAddress) -> None:
-        self._let_go(producer)
-        producer.close()
+    def _end(self, address: OpenAddress) -> None:
+        self._release(address)
+        address.producer.close()
 
     # --- from the producers ----------------------------------------------------------------------------
 
-    def answered(self, producer: ToAddress) -> None:
-        """Some messages of a producer have their outcomes."""
-        if producer.retired and not producer.unanswered and producer in self._retired:
-            self._retired.remove(producer)
-            producer.close()
+    def answered(self, address: OpenAddress) -> None:
+        """Some messages for an address have their outcomes."""
+        if address in self._retired and not address.producer.unanswered:
+            self._retired.remove(address)
+            address.producer.close()
         self._top_up()
 
-    def ended(self, producer: ToAddress) -> None:
-        """The shard has closed a producer."""
-        self._retired.discard(producer)
-        self._let_go(producer)
-        for address, each in list(self._producers.items()):
-            if each is producer:
-                del self._producers[address]
+    def ended(self, address: OpenAddress) -> None:
+        """The shard has closed the producer of an address."""
+        self._retired.discard(address)
+        self._release(address)
+        for name, each in list(self._addresses.items()):
+            if each is address:
+                del self._addresses[name]
 
     # --- the end, and credit ---------------------------------------------------------------------------
 
@@ -306,13 +255,13 @@ class AnonymousLink(Bound):
     def close(self) -> None:
         """The client's link has ended; messages that it sent still reach their queues, see `_resolve`."""
         self._closed = True
-        for producer in (*self._producers.values(), *self._retired):
-            self._end(producer)
-        self._producers.clear()
+        for address in (*self._addresses.values(), *self._retired):
+            self._end(address)
+        self._addresses.clear()
         self._retired.clear()
 
     def _top_up(self) -> None:
-        everyone = (*self._producers.values(), *self._retired)
+        everyone = [each.producer for each in (*self._addresses.values(), *self._retired)]
         if self._closed or self._frontend.stopping or any(each.held_back for each in everyone):
             return
         window = ANONYMOUS_CREDIT_MAX

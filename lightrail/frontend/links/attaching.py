@@ -17,13 +17,7 @@ from lightrail.amqp.windows import MAPPED
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError, unknown_name
 from lightrail.frontend.links import dynamic, subscribing
-from lightrail.frontend.links.anonymous import (
-    AddressProducer,
-    AddressRouter,
-    AnonymousLink,
-    DelayingAddress,
-    ToAddress,
-)
+from lightrail.frontend.links.anonymous import AnonymousLink, OpenAddress
 from lightrail.frontend.links.bound import Attach, Terms, right_of
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.dynamic import open_sender
@@ -31,6 +25,7 @@ from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resolving import names_entities, no_target, resolve
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
+from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.terminus import (
     NODES,
@@ -320,7 +315,7 @@ def _consumer(
     return (kind or ConsumerLink)(connection, link, queue_owner, number=attach.number, options=options)
 
 
-async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:
+async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> OpenAddress:
     """Opens the producer of an address of a link without a target, even if the link has ended.
 
     The first `message` for a name without a role decides its role. Raises ConditionError.
@@ -350,22 +345,26 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
             # A name with the lifetime of the connection may have been created after its end.
             frontend.lifetimes.ended(connection.client.owner)
     name, number, label = record.name, frontend.next_link(), label_of(link)
-    made: AddressProducer | AddressRouter
-    if queue_owner is not None:
-        kind = DelayingAddress if sender.may_delay else AddressProducer
-        made = kind(connection, link, queue_owner, number=number, queue=name, label=label)
-    elif record.role is Role.ROUTER:
-        made = AddressRouter(connection, link, number=number, router=name, label=label)
-    else:
+    if queue_owner is None and record.role is not Role.ROUTER:
         raise no_target(name, record.role)
     most = record.policy["max_message_bytes"]
-    hold = frontend.guard.hold(connection.client, Right.SEND, record, lambda *_: sender.retire(address))
-    made.belong(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))
-    if isinstance(made, AddressRouter):
-        made.start()
-    elif queue_owner is not None:
+    found = OpenAddress(
+        sender,
+        link.max_message_size if most is None else min(most, link.max_message_size),
+        frontend.guard.hold(connection.client, Right.SEND, record, lambda _, __: sender.retire(address)),
+    )
+    if queue_owner is not None:
+        kind = DelayingProducer if sender.may_delay else ProducerLink
+        made = found.producer = kind(
+            connection, link, queue_owner, number=number, queue=name, label=label, shared=found
+        )
         queue_owner.open_producer(made)
-    return made
+    else:
+        router = found.producer = RouterLink(
+            connection, link, number=number, router=name, label=label, shared=found
+        )
+        router.start()
+    return found
 
 
 ROLES: Final[Mapping[Role, Callable[[Attach], Awaitable[None]]]] = {

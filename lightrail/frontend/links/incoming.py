@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
     from lightrail.frontend.intake import Intake
+    from lightrail.frontend.links.anonymous import OpenAddress
     from lightrail.telemetry.frontend import FrontendCounts
 
 CREDIT_HELD_MS: Final[int] = 500
@@ -146,6 +147,9 @@ class IncomingLink(SenderLink):
     """A link whose messages are stored: its credit is a window of unanswered messages."""
 
     _: KW_ONLY
+    shared: "OpenAddress | None" = None
+    """The address whose producer this is, on a link with a producer for each address: that link has the
+    credit, and goes on when a producer ends. None if this is the only producer of its link."""
     _held_back: bool = False
     _waits: bool = False
     """Whether its shard is disconnected for longer than senders wait."""
@@ -164,6 +168,18 @@ class IncomingLink(SenderLink):
         """Received messages that are not answered yet."""
         return self._unanswered_messages
 
+    @property
+    def held_back(self) -> bool:
+        """Whether its shard has no room for messages at present."""
+        return self._held_back
+
+    def _lose(self, refusal: Refusal) -> None:
+        if self.shared is None:
+            SenderLink._lose(self, refusal)
+        else:
+            self._closed = True
+            self.shared.ended()
+
     def _take(self, count: int, size: int) -> None:
         """Counts the messages of a received batch until they are answered."""
         self._unanswered_batches += 1
@@ -179,13 +195,20 @@ class IncomingLink(SenderLink):
             self._take_back()
 
     def _take_back(self) -> None:
-        """Reduces the remaining credit, since the messages are larger than it was computed for."""
-        if self._link.credit > LINK_CREDIT_MIN:
+        """Reduces the remaining credit, since the messages are larger than it was computed for.
+
+        Shared credit is small, and the socket is not read when there are too many bytes.
+        """
+        if self.shared is None and self._link.credit > LINK_CREDIT_MIN:
             self._link.grant(LINK_CREDIT_MIN)
             self._connection.touch()
 
     def _attach(self) -> None:
         """Answers the client's attach and grants the first credit; once."""
+        if self.shared is not None:
+            # The attach was answered before the first message showed an address.
+            self._attached = True
+            return
         if self._closed or self._attached:
             return
         self._attached = True
@@ -211,7 +234,12 @@ class IncomingLink(SenderLink):
             self._connection.touch()
 
     def _wait(self) -> None:
-        """Withdraws the credit until the shard serves; messages that arrive all the same wait for it."""
+        """Withdraws the credit until the shard serves; messages that arrive all the same wait for it.
+
+        Other addresses of shared credit may be on shards that serve.
+        """
+        if self.shared is not None:
+            return
         self._waits = True
         if self._attached and not self._closed and self._link.credit:
             self._link.grant(0)
@@ -225,7 +253,12 @@ class IncomingLink(SenderLink):
                 self._connection.touch()
 
     def _keep_credit(self, count: int) -> None:
-        """Holds the credit for `count` answered messages until `_free_credit`."""
+        """Holds the credit for `count` answered messages until `_free_credit`.
+
+        One slow queue must not reduce the credit that all addresses share.
+        """
+        if self.shared is not None:
+            return
         frontend = self._frontend
         if not self._held_messages:
             self._held_since_ms = frontend.now_ms()
@@ -279,6 +312,9 @@ class IncomingLink(SenderLink):
 
     def _top_up(self, least: int | None = None) -> None:
         """Grants credit if at least half of the window is free, or `least`: one flow for many messages."""
+        if self.shared is not None:
+            self.shared.answered()
+            return
         if self._frontend.stopping or self._held_back or self._waits:
             return
         window = int(LINK_UNANSWERED_BYTES / self._mean_size)

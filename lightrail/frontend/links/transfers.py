@@ -215,7 +215,12 @@ class ProducerLink(IncomingLink):
         self._done(1, batch.count, batch.size)
 
     def ended(self, refusal: Refusal) -> None:
-        """The shard refuses this producer, or has closed it."""
+        """The shard refuses this producer, or has closed it.
+
+        Where the link goes on, because it has other producers, the unanswered messages are rejected.
+        """
+        while self.shared is not None and self._window:
+            self.refused(self._window.first, refusal)
         self._window.clear()
         self._end(refusal)
 

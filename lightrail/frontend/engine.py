@@ -171,8 +171,10 @@ class Frontend:
 
     # --- time ------------------------------------------------------------------------------------------
 
-    now_ms = staticmethod(wall_ms)
-    """Wall clock in milliseconds, the unit of messages' expiry times, also in the shard's journal."""
+    @staticmethod
+    def now_ms() -> int:
+        """Wall clock in milliseconds, the unit of messages' expiry times, also in the shard's journal."""
+        return wall_ms()
 
     # --- shards ----------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ class _Body:
         """Reads a body; ignores fields of later versions. Raises WireError."""
         try:
             fields: dict[str, Any] = json.loads(bytes(data))
-            return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
+            return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})
         except (ValueError, TypeError, AttributeError) as error:
             raise WireError(
                 f"expected the JSON body of {cls.__name__}, got {bytes(data[:80])!r}: {error}"

@@ -107,7 +107,10 @@ class Server:
         self._beat()
         self._poll_directory()
 
-    now_ms = staticmethod(wall_ms)
+    @staticmethod
+    def now_ms() -> int:
+        """Wall clock in milliseconds."""
+        return wall_ms()
 
     # --- the turn --------------------------------------------------------------------------------------
 
@@ -289,6 +292,9 @@ class Server:
         if not waits or self._closing or self._engine.answers.is_due:
             # What waits for other members has a turn when they have it.
             self.turn()
+        self._wake_if_idle()
+
+    def _wake_if_idle(self) -> None:
         if self._commit is None:
             self._idle.set()
 

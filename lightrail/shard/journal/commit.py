@@ -28,13 +28,13 @@ Done = Callable[[BaseException | None], None]
 class Worker:
     """A thread with a queue; `done` of each job is called on the loop with its error, or None."""
 
-    __slots__ = ("_loop", "_queue", "_thread")
+    __slots__ = ("_loop", "_own_thread", "_queue")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._own_thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._own_thread.start()
 
     def submit(self, work: Work, done: Done) -> None:
         """Runs `work` in the thread, after all jobs submitted before."""
@@ -43,7 +43,7 @@ class Worker:
     def close(self) -> None:
         """Waits until all submitted jobs are done."""
         self._queue.put(None)
-        self._thread.join()
+        self._own_thread.join()
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -86,7 +86,7 @@ class Replica:
         self._cluster = cluster
         self.map = map
         self._loop = asyncio.get_running_loop()
-        self._thread = Worker(self._loop, "mirror")
+        self._worker = Worker(self._loop, "mirror")
         self._link: OwnerLink | None = None
         self._news = asyncio.Event()
         """Set when the owner has returned its leases, or the shard has another entry."""
@@ -96,7 +96,7 @@ class Replica:
             self.member,
             self._process.boot,
             self.grant,
-            self._thread.submit,
+            self._worker.submit,
             open_mirror=self._open_mirror,
             send=self._send_to_owner,
             now_ns=steady_ns,
@@ -352,7 +352,7 @@ class Replica:
             else:
                 done.set_exception(CannotServeError(str(error)))
 
-        self._thread.submit(work, ended)
+        self._worker.submit(work, ended)
         await done
 
     def judge(self, found: Extent) -> None:
@@ -392,4 +392,4 @@ class Replica:
             self._link.close()
         self.socket.close()
         self._wiring.close()
-        self._thread.close()
+        self._worker.close()

@@ -43,7 +43,7 @@ class StandingBy:
         """What was read; None before this directory has a journal."""
         self._directory = data_directory
         self._following = following
-        self._thread = Worker(loop, "standby")
+        self._worker = Worker(loop, "standby")
         self._wanted = asyncio.Event()
         self._loop = loop
         self._task = loop.create_task(self._run())
@@ -59,7 +59,7 @@ class StandingBy:
         """Ends; the standby is as far as it is."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._thread.close()
+        self._worker.close()
 
     async def _run(self) -> None:
         while True:
@@ -110,5 +110,5 @@ class StandingBy:
             else:
                 ended.set_result(found[0])
 
-        self._thread.submit(lambda: found.append(work()), done)
+        self._worker.submit(lambda: found.append(work()), done)
         return await ended

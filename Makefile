@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run dev quick test test-slow check setup lint types imports unit docs bench bench-peers soak fuzz compose-test constraints clean
+.PHONY: help run dev quick test test-slow check setup lint types imports unit compiled docs bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ endif
 test-slow: setup ## set up, then the slower half: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
+
+compiled: setup ## machine code of the modules that a message passes, for frontends and shards; some minutes
+	$(BIN)/python -m scripts.compiling
 
 docs: ## the documents as a site, in build/site; a broken link is an error
 	@scripts/setup.sh docs

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
+from lightrail import native
 from lightrail.cli import extra
 from lightrail.console.pipe import piped
 from lightrail.model.setting_values import SettingsError, format_duration, format_size
@@ -50,7 +51,11 @@ ROLES: Final = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    return piped(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and arguments[:1] in (["frontend"], ["shard"]):
+        # This process passes messages; before it imports what does.
+        native.install()
+    return piped(lambda: _run(arguments))
 
 
 def _run(arguments: list[str]) -> int:

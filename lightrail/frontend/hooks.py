@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.links.bound import Attach as AttachingLink
     from lightrail.frontend.links.deliveries import ConsumerLink
     from lightrail.frontend.links.transfers import ProducerLink
-    from lightrail.frontend.nodes.links import Node
+    from lightrail.frontend.nodes.node import Node
     from lightrail.namespace.directory import Directory
     from lightrail.namespace.records import Name
     from lightrail.namespace.rights import Resource, RuleKey, ShownKey

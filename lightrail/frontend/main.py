@@ -7,6 +7,12 @@ import sys
 
 from prometheus_client import CollectorRegistry
 
+from lightrail import native
+
+if __name__ == "__main__":
+    # Before the modules that a message passes are imported.
+    native.install()
+
 from lightrail.amqp.compiled import COMPILED
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.joining import Joining, patiently, reachable_metrics

@@ -7,6 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from lightrail import native
+
+if __name__ == "__main__":
+    # Before the modules that a message passes are imported.
+    native.install()
+
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin

@@ -33,7 +33,7 @@ class ShardClock:
     """The largest of the READINGS before."""
     _readings: int = 0
 
-    def read(self, part: bytes, now_ms: int) -> None:
+    def read(self, part: bytes | memoryview, now_ms: int) -> None:
         """Reads the clock in a WELCOME or PONG that has arrived now; those of former versions have none."""
         _, flags, _, low, _, _, _ = HEADER.unpack_from(part)
         if not flags & TIMED:

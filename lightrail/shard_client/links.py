@@ -137,36 +137,36 @@ class MissingDeliveriesError(Exception):
     """A slice does not follow the one before: the link would settle the wrong deliveries."""
 
 
-def _refused(producer: Producer, part: bytes) -> None:
+def _refused(producer: Producer, part: bytes | memoryview) -> None:
     producer.refused(HEADER.unpack_from(part)[6], Refusal.decode(memoryview(part)[HEADER.size :]))
 
 
-def _stored(producer: Producer, part: bytes) -> None:
+def _stored(producer: Producer, part: bytes | memoryview) -> None:
     producer.stored(HEADER.unpack_from(part)[6], SEQUENCE.unpack_from(part, HEADER.size)[0])
 
 
-def _unsettled(producer: Producer, part: bytes) -> None:
+def _unsettled(producer: Producer, part: bytes | memoryview) -> None:
     _, flags, _, _, _, _, attach = HEADER.unpack_from(part)
     tags = decode_tags(memoryview(part)[HEADER.size :])
     producer.unsettled(tags, bool(flags & KEPT), flags >> DURABILITY_SHIFT, attach)
 
 
-def _granted(producer: Producer, part: bytes) -> None:
+def _granted(producer: Producer, part: bytes | memoryview) -> None:
     producer.granted(HEADER.unpack_from(part)[6])
 
 
-def _outcome(producer: Producer, part: bytes) -> None:
+def _outcome(producer: Producer, part: bytes | memoryview) -> None:
     _, code, _, first, _, count, number = HEADER.unpack_from(part)
     body = memoryview(part)[HEADER.size :]
     producer.outcome(number, first, count, code, SettleDetail.decode(body) if body else SettleDetail())
 
 
-def _larger(consumer: Consumer, part: bytes) -> None:
+def _larger(consumer: Consumer, part: bytes | memoryview) -> None:
     _, _, _, _, _, count, number = HEADER.unpack_from(part)
     consumer.larger(number, count << 10)
 
 
-def _settled(consumer: Consumer, part: bytes) -> None:
+def _settled(consumer: Consumer, part: bytes | memoryview) -> None:
     _, flags, _, _, _, count, number = HEADER.unpack_from(part)
     if flags & NOT_LOCKED:
         consumer.not_locked(number, count)
@@ -174,22 +174,22 @@ def _settled(consumer: Consumer, part: bytes) -> None:
         consumer.settled(number, count, not flags & UNCERTAIN)
 
 
-def _recovered(consumer: Consumer, part: bytes) -> None:
+def _recovered(consumer: Consumer, part: bytes | memoryview) -> None:
     flags = HEADER.unpack_from(part)[1]
     terminus, number, ranges = decode_suspended(memoryview(part)[HEADER.size :])
     consumer.recovered(terminus, number, ranges, flags >> DURABILITY_SHIFT)
 
 
-def _accepted(consumer: Consumer, part: bytes) -> None:
+def _accepted(consumer: Consumer, part: bytes | memoryview) -> None:
     session = str(memoryview(part)[HEADER.size :], "utf-8", "surrogatepass")
     consumer.accepted(session, HEADER.unpack_from(part)[6])
 
 
-def _resent(consumer: Consumer, part: bytes) -> None:
+def _resent(consumer: Consumer, part: bytes | memoryview) -> None:
     consumer.resent(HEADER.unpack_from(part)[6])
 
 
-TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
+TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes | memoryview], None]]] = {
     Kind.REFUSED: _refused,
     Kind.STORED: _stored,
     Kind.GRANT: _granted,
@@ -197,7 +197,7 @@ TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
     Kind.OUTCOME: _outcome,
 }
 """Methods of a producer that the less frequent kinds of frames call."""
-TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {
+TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes | memoryview], None]]] = {
     Kind.LARGER: _larger,
     Kind.SETTLED: _settled,
     Kind.UNSETTLED: _recovered,

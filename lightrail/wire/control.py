@@ -16,6 +16,7 @@ from lightrail.model import conditions
 from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
 from lightrail.wire.sockets.wiring import Wiring
+from lightrail.wire.sockets.zmtp import Part
 
 CONTROL_MS: Final[int] = 2_000
 """How long a gateway waits for a frontend's answer about its connections."""
@@ -148,7 +149,7 @@ class ControlClient:
             raise ControlRefusedError(str(error["condition"]), str(error["description"]))
         return answer
 
-    def _receive(self, parts: list[bytes]) -> None:
+    def _receive(self, parts: list[Part]) -> None:
         part = parts[-1]
         kind, _, _, _, _, _, number = HEADER.unpack_from(part)
         waiting = self._waiting.get(number)

@@ -351,7 +351,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     found = OpenAddress(
         sender,
         link.max_message_size if most is None else min(most, link.max_message_size),
-        frontend.guard.hold(connection.client, Right.SEND, record, lambda _, __: sender.retire(address)),
+        frontend.guard.hold(connection.client, Right.SEND, record, lambda _1, _2: sender.retire(address)),
     )
     if queue_owner is not None:
         kind = DelayingProducer if sender.may_delay else ProducerLink

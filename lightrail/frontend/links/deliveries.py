@@ -78,7 +78,7 @@ class ConsumerLink(RetirableConsumer):
     """Bytes for that message which the latest CREDIT includes, and which have not arrived."""
     has_large: bool = False
     """Whether the message has arrived, and room is reserved for it until the client has read it."""
-    _mean_size: float = 0.0
+    _mean_size: float = field(init=False, default=0.0)
     """Mean size of messages, in bytes; 0 before the first one."""
 
     def __post_init__(self) -> None:

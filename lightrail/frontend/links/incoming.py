@@ -161,7 +161,7 @@ class IncomingLink(SenderLink):
     _held_since_ms: int = 0
     """Time since which credit is held, or at which credit for some of them was freed."""
     _held_timer: bool = False
-    _mean_size: float = 1024.0
+    _mean_size: float = field(init=False, default=1024.0)
 
     @property
     def unanswered(self) -> int:

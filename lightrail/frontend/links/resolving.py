@@ -76,7 +76,8 @@ def _find(
     frontend = connection.frontend
     directory = frontend.directory
     directory.refresh()
-    record, role = directory.get(name), None
+    record = directory.get(name)
+    role: Role | None = None
     if record.role is Role.NONE:
         try:
             record = directory.get(name := frontend.hooks.name_at(directory, name, entity))

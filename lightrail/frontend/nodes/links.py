@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.messages import Message, write_message
@@ -29,6 +29,7 @@ from lightrail.amqp.sections import Properties, decode_properties
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import RequestingLink
+from lightrail.frontend.nodes.node import Node, TransactionalNode
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.replies import REFUSED_REQUEST_BYTES, NodeLinks, ReplyLink, addresses_of
 from lightrail.frontend.nodes.requests import reply
@@ -57,37 +58,6 @@ log = logging.getLogger("lightrail.frontend.nodes")
 
 PAIRED: Final = "$me"
 """Reply-to for the receiver with the name of the request link; RabbitMQ's clients send it."""
-
-
-class Node(Protocol):
-    """Answers requests at an address."""
-
-    @property
-    def large(self) -> tuple[bytes, ...]:
-        """Names of operations whose answers may be large; a request of one of them contains its name."""
-
-    def silent(self, payload: bytes) -> bool:
-        """Whether this request has only an outcome, and no answer."""
-
-    def wait_ms(self, payload: bytes) -> int | None:
-        """How long the client waits for the answer to a request, in milliseconds; None if it is unknown."""
-
-    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message | None:
-        """The answer without its address and correlation-id; None for a request that only has an outcome.
-
-        Raises:
-            ConditionError: the request is rejected.
-        """
-
-
-@runtime_checkable
-class TransactionalNode(Node, Protocol):
-    """One whose requests may be part of a transaction."""
-
-    async def answer_in(
-        self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
-    ) -> Message:
-        """The answer to a request that takes effect with the transaction; errors make that one fail."""
 
 
 class _Waiting(NamedTuple):

@@ -7,7 +7,8 @@ from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, Node, RequestLink, path_of
+from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, RequestLink, path_of
+from lightrail.frontend.nodes.node import Node
 from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
 from lightrail.model import limits
 

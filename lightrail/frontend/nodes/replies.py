@@ -15,7 +15,8 @@ from lightrail.frontend.links.bound import Bound
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.nodes.links import Node, RequestLink
+    from lightrail.frontend.nodes.links import RequestLink
+    from lightrail.frontend.nodes.node import Node
 
 NODE_REPLY_BYTES: Final[int] = 4 * 1024 * 1024
 """Bytes of answers that may wait for a client's credit; beyond, it may send no requests."""

@@ -50,10 +50,6 @@ JOURNAL_OUTCOME: Final = {
 }
 
 
-def _nobody(*_: object) -> None:
-    """Until the links set theirs."""
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Performer:
     """Performs effects in their order; the engine reads the gathered results once per step."""
@@ -61,9 +57,9 @@ class Performer:
     _queues: Queues
     _store: Store
     _counts: ShardCounts
-    on_lost_session: Callable[[Queue, int, int], None] = _nobody
+    on_lost_session: Callable[[Queue, int, int], None] = lambda _1, _2, _3: None
     """Ends the link of a consumer, which its machine has detached; set by the links."""
-    on_refused: Callable[[int, Refusal], None] = _nobody
+    on_refused: Callable[[int, Refusal], None] = lambda _1, _2: None
     """Ends the link of a consumer, which its machine has refused; set by the links."""
     links: dict[int, ReceivingLink] = field(default_factory=dict)
     """Receiving links by the number of their consumer in the machines."""

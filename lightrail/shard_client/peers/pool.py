@@ -16,6 +16,7 @@ from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.sockets.wiring import Wiring
+from lightrail.wire.sockets.zmtp import Part
 
 BULK_GREETING_MS: Final[int] = 5_000
 """How long a reader waits until the shard has greeted on the connection for large answers."""
@@ -45,9 +46,9 @@ class BulkPeer(ShardPeer):
 
     __slots__ = ()
 
-    def _receive(self, parts: list[bytes]) -> None:
+    def _receive(self, parts: list[Part]) -> None:
         """A blob may be a separate part, behind the answer that it belongs to."""
-        plain: list[bytes] = []
+        plain: list[Part] = []
         rest = iter(parts)
         for part in rest:
             kind, flags, _, _, _, _, number = HEADER.unpack_from(part)

@@ -112,7 +112,7 @@ class Requests:
         finally:
             self._waiting.pop(number, None)
 
-    def answered(self, number: int, part: bytes, apart: memoryview | None = None) -> None:
+    def answered(self, number: int, part: bytes | memoryview, apart: memoryview | None = None) -> None:
         """The shard's RESPONSE to a request; `apart` is its blob if that is a separate part."""
         waiting = self._waiting.get(number)
         if waiting is None or waiting.done():

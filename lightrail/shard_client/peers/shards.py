@@ -27,6 +27,7 @@ from lightrail.shard_client.peers.requests import Requests, ShardDownError, Shar
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
 from lightrail.wire.sockets.wiring import Connecting, Wiring
+from lightrail.wire.sockets.zmtp import Part
 from lightrail.wire.versions import VERSIONS, for_version, unknown
 
 log = logging.getLogger("lightrail.shard_client.peers.shards")
@@ -274,7 +275,7 @@ class ShardPeer:
             self._watch.lost(self)
             self._begin_greeting()
 
-    def _welcomed(self, welcome: Welcome, part: bytes) -> None:
+    def _welcomed(self, welcome: Welcome, part: Part) -> None:
         if welcome.attempt != self._attempt or self.state is ConnectionState.SERVING:
             return
         if welcome.version not in VERSIONS:
@@ -299,7 +300,7 @@ class ShardPeer:
 
     # --- receiving -------------------------------------------------------------------------------------
 
-    def _receive(self, parts: list[bytes]) -> None:
+    def _receive(self, parts: list[Part]) -> None:
         self._heard_ms = self._now_ms()
         self._heard += 1
         for part in parts:
@@ -321,7 +322,7 @@ class ShardPeer:
                     log.exception("link %d could not be ended", link)
                     self.greet_again("it is unknown which of its messages were applied")
 
-    def _apply(self, kind: int, link: int, count: int, number: int, part: bytes) -> None:
+    def _apply(self, kind: int, link: int, count: int, number: int, part: Part) -> None:
         producers = self.producers
         consumers = self.consumers
         if kind == Kind.DELIVER:
@@ -366,7 +367,7 @@ class ShardPeer:
         else:
             self._apply_end(kind, link, part)
 
-    def _apply_end(self, kind: int, link: int, part: bytes) -> None:
+    def _apply_end(self, kind: int, link: int, part: Part) -> None:
         """Frames that end a link here, or that are for links that may have ended."""
         if kind == Kind.GONE:
             refusal = Refusal.decode(memoryview(part)[HEADER.size :])

@@ -13,7 +13,7 @@ from typing import Final
 from lightrail.wire.sockets.counts import SocketCounts
 from lightrail.wire.sockets.unix import UnixConnection, is_admitted
 from lightrail.wire.sockets.zeromq_ends import RECONNECT_MS, RECONNECT_MS_MAX
-from lightrail.wire.sockets.zmtp import ready
+from lightrail.wire.sockets.zmtp import Receive, ready
 
 log = logging.getLogger("lightrail.wire.sockets.unix_ends")
 
@@ -211,7 +211,7 @@ class UnixDealer:
         self,
         loop: asyncio.AbstractEventLoop,
         path: str,
-        receive: Callable[[list[bytes]], None],
+        receive: Receive,
         after: Callable[[], None],
         linger: "Callable[[UnixConnection, int], None]",
         counts: SocketCounts,

@@ -18,6 +18,7 @@ from lightrail.wire.sockets.keys import Admission, WireKey, context
 from lightrail.wire.sockets.unix import IS_SUPPORTED, UnixConnection
 from lightrail.wire.sockets.unix_ends import UnixDealer, UnixRouter
 from lightrail.wire.sockets.zeromq_ends import Dealer, Router
+from lightrail.wire.sockets.zmtp import Receive
 
 LINGER_S: Final = 0.5
 """How long the end of a process waits at most until what it has sent is transmitted."""
@@ -145,7 +146,7 @@ class Wiring:
     def connect(
         self,
         address: str,
-        receive: Callable[[list[bytes]], None],
+        receive: Receive,
         after: Callable[[], None] = nothing,
         *,
         send_max: int = 0,

@@ -9,16 +9,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final
 
 import zmq
 
 from lightrail.wire.sockets.counts import SocketCounts
+from lightrail.wire.sockets.zmtp import Receive
 
 log = logging.getLogger("lightrail.wire.sockets.zeromq")
 
-Parts = list[bytes]
-Receive = Callable[[Parts], None]
+Parts = list[Any]
 
 WITHOUT_COPY_BYTES: Final = 512 * 1024
 """Parts of at least this size are sent without a copy; below, ZeroMQ's book-keeping costs more."""
@@ -119,14 +119,13 @@ class LoopSocket:
         """One message; large parts are not copied if `copies` is False. Raises zmq.Again."""
         receive = self._socket.recv
         copies = self.copies
-        parts: list[bytes | memoryview] = []
+        parts: Parts = []
         while True:
             # A frame knows whether another part follows; with bytes that needs a call, which costs more.
             frame = receive(_NOBLOCK, copy=False)
             parts.append(frame.bytes if copies or len(frame) < WITHOUT_COPY_BYTES else frame.buffer)
             if not frame.more:
-                # A view of bytes works here like bytes.
-                return cast(Parts, parts)
+                return parts
 
     def _has_more(self) -> bool:
         """Whether a message waits; if not, the FD becomes readable with the next one."""

@@ -12,8 +12,8 @@ from typing import Final
 import zmq
 
 from lightrail.wire.sockets.counts import SocketCounts
-from lightrail.wire.sockets.zeromq import LoopSocket, Receive, allow_ipv6
-from lightrail.wire.sockets.zmtp import PART_BYTES_MAX
+from lightrail.wire.sockets.zeromq import LoopSocket, allow_ipv6
+from lightrail.wire.sockets.zmtp import PART_BYTES_MAX, Receive
 
 log = logging.getLogger("lightrail.wire.sockets.zeromq_ends")
 

@@ -4,9 +4,14 @@ A connection begins with GREETING and READY of both ends; then messages follow, 
 written here is read by ZeroMQ, and the other way round (versions 3.0 and 3.1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Any, Final
+
+Part = bytes | memoryview
+"""A part of a message; a large one may be a view of the memory into which it was received."""
+Receive = Callable[[list[Any]], None]
+"""Called with the parts of a message, each a `Part`; bytes alone, unless views were asked for."""
 
 GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 """Signature, version, mechanism, no server, filler: 64 octets."""
@@ -108,7 +113,7 @@ class ZmtpReader:
         self._copies = copies
         self._rest = b""
         """The beginning of what has not arrived whole."""
-        self._parts: list[bytes] = []
+        self._parts: list[Part] = []
         """Of a message whose last part has not arrived."""
         self._large: memoryview | None = None
         """A large part that arrives; `_filled` octets of it have."""
@@ -120,7 +125,7 @@ class ZmtpReader:
         """Whether the other end has sent READY."""
         self.name = b""
         """Of the other end; empty: it has none."""
-        self.messages: list[list[bytes]] = []
+        self.messages: list[list[Any]] = []
         """Whole messages; the caller removes those that it has applied."""
         self.answers: list[bytes] = []
         """What is to be sent: answers to PING."""
@@ -137,8 +142,7 @@ class ZmtpReader:
         self._filled += size
         if self._filled == len(large):
             self._large = None
-            # A view works here like bytes.
-            self._part(bytes(large) if self._copies else large, self._flags)  # type: ignore[arg-type]
+            self._part(bytes(large) if self._copies else large, self._flags)
 
     def receive(self, data: bytes) -> None:
         """Octets have arrived. Raises ZmtpError: the connection has to be closed; earlier messages count."""
@@ -185,7 +189,7 @@ class ZmtpReader:
         else:
             self._part(data, flags)
 
-    def _part(self, part: bytes, flags: int) -> None:
+    def _part(self, part: Part, flags: int) -> None:
         self._parts.append(part)
         if not flags & _MORE:
             self.messages.append(self._parts)

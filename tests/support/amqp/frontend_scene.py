@@ -202,7 +202,7 @@ class Scene:
             wiring=Wiring(asyncio.get_running_loop()),
             hooks=hooks,
         )
-        self.frontend.now_ms = lambda: self.time_ms
+        self.frontend.now_ms = lambda: self.time_ms  # type: ignore[method-assign]
         self.frontend.shards[0] = self.shard  # type: ignore[assignment]
 
     @classmethod

@@ -1,0 +1,70 @@
+"""Machine code of the modules that a message passes, where `make compiled` has made it.
+
+It is made from the same sources (scripts/compiling.py, docs/adr/0081-compiled-modules.md). Only frontends
+and shards use it, and all of it or none, because compiled modules call each other in C.
+LIGHTRAIL_INTERPRETED=1 in the environment selects the sources, for debuggers.
+"""
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger("lightrail.native")
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+BUILT: Final = ROOT / "lightrail/_compiled"
+LIBRARY: Final = "lightrail__mypyc"
+
+
+def digest_of(root: Path, paths: Iterable[str]) -> str:
+    """Of the contents of sources, by their paths below the root."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update((root / path).read_bytes())
+    return digest.hexdigest()
+
+
+class Finder:
+    """Finds compiled modules, ahead of their sources."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """See importlib.abc.MetaPathFinder."""
+        if name not in self.names:
+            return None
+        file = str(BUILT / f"{name}{EXTENSION_SUFFIXES[0]}")
+        return spec_from_file_location(name, file, loader=ExtensionFileLoader(name, file))
+
+
+def install() -> bool:
+    """Makes the imports that follow find compiled modules; returns whether there are any.
+
+    Raises RuntimeError: some of them were imported before, as sources.
+    """
+    if os.environ.get("LIGHTRAIL_INTERPRETED") or "TRACE_SOCKETS" in os.environ:
+        # Neither a debugger nor a profile (cli/trace) sees calls in machine code.
+        return False
+    try:
+        paths = (BUILT / "modules").read_text().split()
+        digest = (BUILT / "digest").read_text()
+    except OSError:
+        return False
+    # An installation has the sources that it was made with; those of a checkout change.
+    if (ROOT / "setup.py").exists() and digest_of(ROOT, paths) != digest:
+        log.warning("the compiled modules are not used, because sources have changed: run `make compiled`")
+        return False
+    names = frozenset(path.removesuffix(".py").replace("/", ".") for path in paths)
+    if early := sorted(names & sys.modules.keys()):
+        raise RuntimeError(
+            f"expected to be installed before the modules of a message, found {', '.join(early)}"
+        )
+    sys.meta_path.insert(0, Finder(names | {LIBRARY}))
+    return True

@@ -1,0 +1,128 @@
+"""Copies of sources for the compiler: classes have the constructors that dataclass gives them."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from scripts import compiled_sources, compiling
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULES = compiling.modules(ROOT)
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("copies")
+    compiled_sources.copy(ROOT, made, MODULES)
+    return made
+
+
+def constructors(path: Path) -> dict[str, ast.arguments]:
+    found = {}
+    for each in ast.parse(path.read_text()).body:
+        if isinstance(each, ast.ClassDef):
+            for function in each.body:
+                if isinstance(function, ast.FunctionDef) and function.name == "__init__":
+                    found[each.name] = function.args
+    return found
+
+
+def shape(arguments: ast.arguments) -> list[tuple[str, str, bool]]:
+    """(name, kind, whether there is a default) of each parameter but self."""
+    places = [(each.arg, "place") for each in arguments.args][1:]
+    without = len(places) - len(arguments.defaults)
+    return [
+        *((name, kind, index >= without) for index, (name, kind) in enumerate(places)),
+        *(
+            (each.arg, "keyword", default is not None)
+            for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        ),
+    ]
+
+
+def shape_of(kind: type[Any]) -> list[tuple[str, str, bool]]:
+    parameters = inspect.signature(kind).parameters.values()
+    return [
+        (
+            each.name,
+            "keyword" if each.kind is inspect.Parameter.KEYWORD_ONLY else "place",
+            each.default is not inspect.Parameter.empty,
+        )
+        for each in parameters
+    ]
+
+
+def test_every_plain_dataclass_keeps_the_parameters_of_its_constructor(copies: Path) -> None:
+    compared = 0
+    for path in MODULES:
+        of_source = constructors(ROOT / path)
+        for name, arguments in constructors(copies / path).items():
+            if name not in of_source:
+                module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+                assert shape(arguments) == shape_of(getattr(module, name)), f"{path}: {name}"
+                compared += 1
+    assert compared > 100
+
+
+def test_functions_keep_their_lines_but_for_imports_ahead_of_them(copies: Path) -> None:
+    for path in MODULES:
+        former, copied = (
+            [
+                each.lineno
+                for each in ast.walk(ast.parse((folder / path).read_text()))
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name != "__init__"
+            ]
+            for folder in (ROOT, copies)
+        )
+        differences = {there - here for here, there in zip(former, copied, strict=True)}
+        assert len(differences) <= 1, path
+        assert differences <= {0, 1, 2}, path
+
+
+def test_a_constructor_stores_defaults_makes_new_ones_and_passes_the_rest_on(tmp_path: Path) -> None:
+    source = tmp_path / "lightrail/made.py"
+    source.parent.mkdir()
+    source.write_text(
+        dedent('''
+            """Made up."""
+
+            from dataclasses import KW_ONLY, InitVar, dataclass, field
+
+
+            @dataclass(slots=True, eq=False, repr=False)
+            class Base:
+                first: int
+                """A text behind it."""
+                given: InitVar[int]
+                several: list[int] = field(default_factory=list)
+                _: KW_ONLY
+                last: str = "end"
+
+                def __post_init__(self, given: int) -> None:
+                    self.first += given
+
+
+            @dataclass(slots=True, eq=False, repr=False)
+            class Further(Base):
+                kept: int = field(init=False, default=7)
+
+                def name(self) -> str:
+                    return self.last
+        ''').lstrip()
+    )
+    compiled_sources.copy(tmp_path, tmp_path / "to", ["lightrail/made.py"])
+    names: dict[str, Any] = {}
+    exec((tmp_path / "to/lightrail/made.py").read_text(), names)
+    one, other = names["Further"](1, 2), names["Further"](1, 2, [3], last="other")
+    assert (one.first, one.several, one.last, one.kept) == (3, [], "end", 7)
+    assert (other.several, other.name()) == ([3], "other")
+    assert one.several is not names["Further"](1, 2).several
+    assert (
+        "dataclass"
+        not in (tmp_path / "to/lightrail/made.py").read_text().split("import", 1)[1].split("\n", 1)[1]
+    )

@@ -224,7 +224,7 @@ class Answer(NamedTuple):
     blob: memoryview
 
 
-def encode_request(fields: dict[str, Any], blob: bytes = b"") -> bytes:
+def encode_request(fields: dict[str, Any], blob: bytes | memoryview = b"") -> bytes:
     """The body of REQUEST and RESPONSE: length of the JSON u32, the JSON, the blob."""
     text = json.dumps(fields, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(text)), text, blob))

@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from lightrail.model import conditions
 from lightrail.wire.bodies import decode_request, encode_request
-from lightrail.wire.frames import HEADER, Kind, WireError, frame
+from lightrail.wire.frames import HEADER, Kind, Part, WireError, frame
 from lightrail.wire.sockets.wiring import Wiring
-from lightrail.wire.sockets.zmtp import Part
 
 CONTROL_MS: Final[int] = 2_000
 """How long a gateway waits for a frontend's answer about its connections."""

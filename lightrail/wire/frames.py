@@ -37,6 +37,8 @@ IDENTITY: Final = 1 << 63
 COUNT_MASK: Final = (1 << 32) - 1
 """Largest value of a count."""
 
+Part = bytes | memoryview
+"""A frame as it arrived; a large one is a view of the memory into which it was received."""
 Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the ends are u32 items
 
 

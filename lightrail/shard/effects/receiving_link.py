@@ -40,7 +40,7 @@ from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
-from lightrail.wire.frames import HEADER_SIZE
+from lightrail.wire.frames import HEADER_SIZE, Part
 
 
 def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
@@ -56,7 +56,7 @@ def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
     )
 
 
-def outcome_in(part: bytes, code: int) -> commands.Outcome:
+def outcome_in(part: Part, code: int) -> commands.Outcome:
     """The outcome in a SETTLE frame; `code` is the one in its header."""
     if code == 0:
         return commands.ACCEPTED

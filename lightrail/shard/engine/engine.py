@@ -6,7 +6,7 @@ A queue is dispatched once per step, after all received frames have been applied
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightrail.model import limits
 from lightrail.shard.effects.actions import Actions, Read
@@ -130,7 +130,7 @@ class Engine:
         """Adds requests that other objects answer."""
         self._requests.add(operations)
 
-    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
+    def receive(self, identity: bytes, parts: list[Any], now_ms: int) -> list[Any]:
         """Applies one message of a frontend; a step should follow.
 
         Returns:

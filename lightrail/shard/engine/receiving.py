@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
@@ -24,6 +24,7 @@ from lightrail.wire.frames import (
     HEADER_SIZE,
     TIMED,
     Kind,
+    Part,
     frame,
     is_late,
 )
@@ -44,7 +45,7 @@ ROUTE: Final = int(Kind.ROUTE)
 LATE: Final = "it came too late to the shard, which did not execute it; try again"
 CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
 
-Apply = Callable[[Peer, bytes, int], None]
+Apply = Callable[[Peer, Part, int], None]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -85,7 +86,7 @@ class Receiving:
             Kind.GOODBYE: lambda peer, _part, now_ms: self._frontends.forget(peer, now_ms),
         }
 
-    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
+    def receive(self, identity: bytes, parts: list[Any], now_ms: int) -> list[Any]:
         """Applies one message of a frontend.
 
         Returns:
@@ -103,7 +104,7 @@ class Receiving:
         looks_left = limits.LOOKED_INTO_AT_ONCE
         for index, part in enumerate(parts):
             lsn = position.lsn
-            rest: list[bytes] | None = None
+            rest: list[Any] | None = None
             try:
                 kind = part[0]
                 if kind == ENQUEUE:
@@ -155,7 +156,7 @@ class Receiving:
             peer = now_peer
         return []
 
-    def _not_applied(self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int) -> None:
+    def _not_applied(self, peer: Peer, part: Part, error: Exception, is_stored: bool, now_ms: int) -> None:
         """Ends the link of a malformed frame, or of one that caused an internal error, and no other link.
 
         The frontend gets GONE, so that it learns of the missing number; the deliveries of the link return. A
@@ -181,14 +182,14 @@ class Receiving:
 
     # --- frames that are not sent per batch --------------------------------------------------------------
 
-    def _apply(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _apply(self, peer: Peer, part: Part, now_ms: int) -> None:
         apply = self._rare.get(HEADER.unpack_from(part)[0])
         if apply is None:
             log.error("a frame of unknown kind %d from frontend %s was ignored", part[0], peer.frontend)
         else:
             apply(peer, part, now_ms)
 
-    def _count(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _count(self, peer: Peer, part: Part, now_ms: int) -> None:
         number = HEADER.unpack_from(part)[6]
         peer.heard += 1
         if number != peer.heard:
@@ -196,11 +197,11 @@ class Receiving:
             why = f"{number - peer.heard} of its messages were lost"
             self._frontends.ask_to_greet(peer, why, now_ms)
 
-    def _ping(self, peer: Peer, _part: bytes, now_ms: int) -> None:
+    def _ping(self, peer: Peer, _part: Part, now_ms: int) -> None:
         said, boot = peer.said & COUNT_MASK, self._frontends.boot
         peer.out.append(frame(Kind.PONG, flags=TIMED, epoch=now_ms, count=said, number=boot))
 
-    def _open_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _open_producer(self, peer: Peer, part: Part, now_ms: int) -> None:
         _, flags, _, epoch, link, due, number = HEADER.unpack_from(part)
         if flags & DUE and is_late(due, now_ms):
             peer.end_link(link, Refusal(conditions.TIMEOUT, LATE))
@@ -216,7 +217,7 @@ class Receiving:
         else:
             self._links.sending.open_router(peer, link, opening, number)
 
-    def _open_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _open_consumer(self, peer: Peer, part: Part, now_ms: int) -> None:
         _, _, _, epoch, link, _, _ = HEADER.unpack_from(part)
         self._follower.refresh(now_ms)
         opening = ConsumerOpen.decode(part[HEADER_SIZE:])
@@ -234,7 +235,7 @@ class Receiving:
         else:
             self._links.open_consumer(peer, link, epoch, body, now_ms)
 
-    def _yielded(self, peer: Peer, part: bytes, _now_ms: int) -> None:
+    def _yielded(self, peer: Peer, part: Part, _now_ms: int) -> None:
         self._settling.takeovers.yielded(peer, HEADER.unpack_from(part)[4])
 
     def take_over(self, now_ms: int) -> None:
@@ -257,20 +258,20 @@ class Receiving:
                 opened = frame(kind, link=link)
                 self._not_applied(peer, opened, error, self._position.lsn != lsn, now_ms)
 
-    def _close_producer(self, peer: Peer, part: bytes, _now_ms: int) -> None:
+    def _close_producer(self, peer: Peer, part: Part, _now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
         self._settling.takeovers.drop(peer, link)
         self._links.sending.close(peer, link)
         self._relays.close_sender(peer, link)
 
-    def _abandon_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _abandon_producer(self, peer: Peer, part: Part, now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
         self._links.sending.abandon(peer, link)
         router = peer.routers.get(link)
         if router is not None and self._answers.failure is None:
             self._routes.abandon(router, now_ms)
 
-    def _close_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _close_consumer(self, peer: Peer, part: Part, now_ms: int) -> None:
         _, flags, _, _, link, _, _ = HEADER.unpack_from(part)
         ending = Ending(flags & ENDING)
         consumer = peer.consumers.get(link)
@@ -280,12 +281,12 @@ class Receiving:
             self._relays.close_listener(peer, link, ending)
             self._settling.stray(peer, part, now_ms)
 
-    def _targets(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _targets(self, peer: Peer, part: Part, now_ms: int) -> None:
         _, _, _, _, link, _, number = HEADER.unpack_from(part)
         self._follower.refresh(now_ms)
         self._routes.targets(peer, link, number, Targets.decode(part[HEADER_SIZE:]), now_ms)
 
-    def _request(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _request(self, peer: Peer, part: Part, now_ms: int) -> None:
         _, flags, _, due, _, _, number = HEADER.unpack_from(part)
         if flags & DUE and is_late(due, now_ms):
             answer(peer, number, error_fields(conditions.LATE, LATE))
@@ -293,5 +294,5 @@ class Receiving:
         self._follower.refresh(now_ms)
         self._requests.receive(peer, number, part, now_ms, self._answers.failure)
 
-    def _hello(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _hello(self, peer: Peer, part: Part, now_ms: int) -> None:
         self._frontends.greet_again(peer, Hello.decode(part[HEADER_SIZE:]), now_ms)

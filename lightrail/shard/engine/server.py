@@ -16,6 +16,7 @@ from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.startup.storage import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.frames import Part
 from lightrail.wire.sockets.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Server:
         self._closed = False
         self.failed = asyncio.Event()
         """Set when the state in memory can't be trusted, so that the process must restart and recover."""
-        self._backlog: OrderedDict[bytes, deque[list[bytes]]] = OrderedDict()
+        self._backlog: OrderedDict[bytes, deque[list[Part]]] = OrderedDict()
         """Received frames that wait for a later turn, by frontend."""
         self._going_on = False
         self._until_s: float | None = None
@@ -114,7 +115,7 @@ class Server:
 
     # --- the turn --------------------------------------------------------------------------------------
 
-    def _receive(self, identity: bytes, parts: list[bytes]) -> None:
+    def _receive(self, identity: bytes, parts: list[Part]) -> None:
         if self._until_s is None:
             self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
         if identity in self._backlog or time.perf_counter() >= self._until_s:
@@ -128,7 +129,7 @@ class Server:
             # Later messages stay in the socket until the commit under way has ended.
             self._socket.is_paused = True
 
-    def _apply(self, identity: bytes, parts: list[bytes]) -> list[bytes]:
+    def _apply(self, identity: bytes, parts: list[Part]) -> list[Part]:
         """Applies as many frames of a frontend as one turn may have; returns the others."""
         try:
             rest = self._engine.receive(identity, parts[:SHARD_PARTS], self.now_ms())
@@ -138,7 +139,7 @@ class Server:
             return []
         return rest + parts[SHARD_PARTS:] if len(parts) > SHARD_PARTS else rest
 
-    def _wait_in_line(self, identity: bytes, parts: list[bytes]) -> None:
+    def _wait_in_line(self, identity: bytes, parts: list[Part]) -> None:
         """Keeps the rest of a message for a later turn."""
         self._backlog.setdefault(identity, deque()).append(parts)
         self._go_on_soon()

@@ -18,7 +18,7 @@ from lightrail.shard.queue.changes.removals import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, REPEATED, Kind
+from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, REPEATED, Kind, Part
 
 SETTLE_SLICE: Final[int] = 4_000
 """Runs of deliveries that a range settles, or a closing consumer returns, in one turn."""
@@ -43,7 +43,7 @@ class Settling:
     takeovers: Takeovers
     """Links whose CREDIT has to wait until they are open."""
 
-    def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def credit(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Sets the credit of a consumer or a listener."""
         _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
@@ -56,7 +56,7 @@ class Settling:
         credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size, bool(flags & EXACT))
         self._performer.apply(queue, credit, now_ms)
 
-    def settle(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
+    def settle(self, peer: Peer, part: Part, now_ms: int) -> bytes | None:
         """Settles a range of deliveries; returns a frame for the rest if there are too many."""
         _kind, code, asked, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
@@ -89,12 +89,12 @@ class Settling:
             self._answers.when_synced(answer, number)
         return rest
 
-    def stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def stray(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Applies a frame for a consumer that is awaited, or whose queue moved to another shard."""
         if not self._receiving.stray(peer, part, now_ms):
             self._freezing.bounce(peer, part)
 
-    def return_piece(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
+    def return_piece(self, peer: Peer, part: Part, now_ms: int) -> bytes | None:
         """Returns some of the deliveries of a closing consumer, if they are many.
 
         Returns:
@@ -149,7 +149,7 @@ def _not_locked(queue: Queue, consumer: int, first: int, last: int) -> Sequence[
 
 
 def _sliced(
-    queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int, messages: int
+    queue: Queue, consumer: int, part: Part, code: int, number: int, count: int, messages: int
 ) -> tuple[bytes | None, int]:
     """A frame that settles the range behind a piece, and the size of the piece.
 

@@ -10,7 +10,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.wire.bodies import Hello, Welcome
-from lightrail.wire.frames import HEADER_SIZE, TIMED, VERSION, Kind, frame
+from lightrail.wire.frames import HEADER_SIZE, TIMED, VERSION, Kind, Part, frame
 from lightrail.wire.versions import VERSIONS, unknown
 
 log = logging.getLogger("lightrail.shard.links.frontends")
@@ -44,7 +44,7 @@ class Frontends:
         """The peer of an identity; None if it has to greet first."""
         return self._by_identity.get(identity)
 
-    def meet(self, identity: bytes, part: bytes, now_ms: int) -> bool:
+    def meet(self, identity: bytes, part: Part, now_ms: int) -> bool:
         """Answers the first frame of an unknown sender; returns whether it is a peer from now on.
 
         Only a greeting makes a peer; other frames are answered with ABSENT, and the frontend greets again.

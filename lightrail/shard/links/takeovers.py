@@ -19,7 +19,7 @@ from lightrail.shard.effects.peers import Peer, Producer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.links.client_links import Opened
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen
-from lightrail.wire.frames import Kind, frame
+from lightrail.wire.frames import Kind, Part, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -53,7 +53,7 @@ class Takeover:
     former: Opened | ReceivingLink
     until_ms: int
     """When the link is opened without an answer."""
-    credit: bytes | None = None
+    credit: Part | None = None
     """The latest CREDIT of the link."""
 
 
@@ -107,7 +107,7 @@ class Takeovers:
         else:
             former.peer.out.append(frame(Kind.YIELD, link=former.link))
 
-    def credit(self, peer: Peer, link: int, part: bytes) -> bool:
+    def credit(self, peer: Peer, link: int, part: Part) -> bool:
         """Keeps the CREDIT of a link until it is open; False where the link does not wait."""
         takeover = self.waiting.get((peer, link))
         if takeover is not None:

@@ -23,7 +23,7 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal, encode_request
-from lightrail.wire.frames import HEADER, Kind, frame
+from lightrail.wire.frames import HEADER, Kind, Part, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -137,7 +137,7 @@ class Freezing:
 
     # --- meanwhile -------------------------------------------------------------------------------------
 
-    def bounce(self, peer: Peer, part: bytes) -> None:
+    def bounce(self, peer: Peer, part: Part) -> None:
         """Returns a SETTLE or CONSUMER_CLOSE to its frontend, because the consumer's queue moved."""
         link = HEADER.unpack_from(part)[4]
         known = (peer.moved.get(link), self._were_awaited.get((peer.boot, link)))

@@ -33,7 +33,7 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.requests.peeking import delete, peek
 from lightrail.wire.bodies import decode_request
-from lightrail.wire.frames import HEADER_SIZE, WireError
+from lightrail.wire.frames import HEADER_SIZE, Part, WireError
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -92,7 +92,7 @@ class Requests:
         """Adds operations that other objects answer."""
         self._operations.update(operations)
 
-    def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
+    def receive(self, peer: Peer, number: int, part: Part, now_ms: int, failed: str | None) -> None:
         """Answers one REQUEST, now or later; with an error if the store has `failed`.
 
         Its blob, if it has one, is the field "blob". Raises StoreBusyError if nothing has changed, and it has

@@ -14,9 +14,8 @@ from typing import Any, Final
 from lightrail.shard_client.peers.requests import ShardDownError, Watch
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.bodies import Answer
-from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
+from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind, Part
 from lightrail.wire.sockets.wiring import Wiring
-from lightrail.wire.sockets.zmtp import Part
 
 BULK_GREETING_MS: Final[int] = 5_000
 """How long a reader waits until the shard has greeted on the connection for large answers."""

@@ -25,9 +25,8 @@ from lightrail.shard_client.links import (
 )
 from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError, Watch
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
-from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
+from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, Part, frame
 from lightrail.wire.sockets.wiring import Connecting, Wiring
-from lightrail.wire.sockets.zmtp import Part
 from lightrail.wire.versions import VERSIONS, for_version, unknown
 
 log = logging.getLogger("lightrail.shard_client.peers.shards")

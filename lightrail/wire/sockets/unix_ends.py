@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from lightrail.wire.sockets.counts import SocketCounts
 from lightrail.wire.sockets.unix import UnixConnection, is_admitted
@@ -35,7 +35,7 @@ class UnixRouter:
         self,
         loop: asyncio.AbstractEventLoop,
         path: str,
-        receive: Callable[[bytes, list[bytes]], None],
+        receive: Callable[[bytes, list[Any]], None],
         after: Callable[[], None],
         linger: "Callable[[UnixConnection, int], None]",
         counts: SocketCounts,

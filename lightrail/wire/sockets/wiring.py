@@ -8,7 +8,7 @@ protocol: a process that uses one of them has connections to processes that use 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import zmq
 
@@ -94,7 +94,7 @@ class Wiring:
     def listen(
         self,
         address: str,
-        receive: Callable[[bytes, list[bytes]], None],
+        receive: Callable[[bytes, list[Any]], None],
         after: Callable[[], None] = nothing,
         *,
         send_max: int = 0,

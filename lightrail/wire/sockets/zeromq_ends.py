@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -63,7 +63,7 @@ class Router:
         loop: asyncio.AbstractEventLoop,
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
-        receive: Callable[[bytes, list[bytes]], None],
+        receive: Callable[[bytes, list[Any]], None],
         after: Callable[[], None],
         guard: "Callable[[zmq.Socket[bytes]], None]",
         counts: SocketCounts,

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
-Part = bytes | memoryview
-"""A part of a message; a large one may be a view of the memory into which it was received."""
 Receive = Callable[[list[Any]], None]
-"""Called with the parts of a message, each a `Part`; bytes alone, unless views were asked for."""
+"""Called with the parts of a message: bytes, or views of the memory into which large parts were received."""
 
 GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 """Signature, version, mechanism, no server, filler: 64 octets."""
@@ -113,7 +111,7 @@ class ZmtpReader:
         self._copies = copies
         self._rest = b""
         """The beginning of what has not arrived whole."""
-        self._parts: list[Part] = []
+        self._parts: list[bytes | memoryview] = []
         """Of a message whose last part has not arrived."""
         self._large: memoryview | None = None
         """A large part that arrives; `_filled` octets of it have."""
@@ -189,7 +187,7 @@ class ZmtpReader:
         else:
             self._part(data, flags)
 
-    def _part(self, part: Part, flags: int) -> None:
+    def _part(self, part: bytes | memoryview, flags: int) -> None:
         self._parts.append(part)
         if not flags & _MORE:
             self.messages.append(self._parts)

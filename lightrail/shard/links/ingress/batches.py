@@ -16,7 +16,16 @@ from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, WHOLE
+from lightrail.wire.frames import (
+    AFRESH,
+    DURABLE,
+    ENQUEUE_COLUMNS,
+    ENQUEUE_ENDS,
+    HEADER,
+    HEADER_SIZE,
+    WHOLE,
+    Part,
+)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -31,7 +40,7 @@ class Batches:
     _answers: Answers
     _counts: ShardCounts
 
-    def enqueue(self, peer: Peer, part: bytes, now_ms: int) -> int:
+    def enqueue(self, peer: Peer, part: Part, now_ms: int) -> int:
         """Stores a batch.
 
         Returns:

@@ -15,6 +15,7 @@ from lightrail.shard.queue.values.policy import FLOW_CONTROL, Policy
 from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
+from lightrail.wire.frames import Part
 
 
 def waits_until(policy: Policy, now_ms: int) -> int | None:
@@ -108,7 +109,7 @@ class Wait(NamedTuple):
 class HeldRoute(NamedTuple):
     """A ROUTE frame that waits."""
 
-    part: bytes
+    part: Part
     wait: Wait | None
     """None for a frame that waits only because another one is before it."""
 
@@ -137,7 +138,7 @@ class Holding:
     _memory: Memory
     lines: dict[RouteProducer, deque[HeldRoute]] = field(default_factory=dict)
 
-    def add(self, producer: RouteProducer, part: bytes, wait: Wait | None) -> bool:
+    def add(self, producer: RouteProducer, part: Part, wait: Wait | None) -> bool:
         """Adds a frame at the end of its line; False if too many bytes wait already."""
         memory = self._memory
         if memory.parked + len(part) > memory.parked_max:

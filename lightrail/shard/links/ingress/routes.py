@@ -28,12 +28,12 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal, Targets
-from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Part
 
 log = logging.getLogger("lightrail.shard.links.ingress.routes")
 
 
-def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int) -> Batch:
+def batch_in(part: Part, durable: bool, priority: int, count: int, now_ms: int) -> Batch:
     """The batch of an ENQUEUE or ROUTE frame, over the bytes of the frame."""
     expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
     base = ENQUEUE_ENDS + 4 * count
@@ -90,7 +90,7 @@ class Routes:
             found.append(queue)
         return found
 
-    def route(self, peer: Peer, part: bytes, now_ms: int) -> int:
+    def route(self, peer: Peer, part: Part, now_ms: int) -> int:
         """Stores a batch for the queues of a set; it waits behind others of its link that wait for room.
 
         Returns:
@@ -141,11 +141,11 @@ class Routes:
                         self._refuse_behind(producer, HEADER.unpack_from(behind.part)[6])
             producer.refusing = producer.refusing or refusing
 
-    def _hold(self, producer: RouteProducer, part: bytes, wait: Wait, _now_ms: int) -> bool:
+    def _hold(self, producer: RouteProducer, part: Part, wait: Wait, _now_ms: int) -> bool:
         """Lets a batch wait that has just arrived; returns whether it can wait."""
         return not producer.abandoned and self.holding.add(producer, part, wait)
 
-    def _still(self, producer: RouteProducer, part: bytes, wait: Wait, now_ms: int) -> bool:
+    def _still(self, producer: RouteProducer, part: Part, wait: Wait, now_ms: int) -> bool:
         """Lets the head of a line wait, or wait longer; returns whether it may."""
         if producer.abandoned:
             return False
@@ -155,7 +155,7 @@ class Routes:
             return True
         return since.until_ms is None or now_ms < since.until_ms
 
-    def _is_wanted(self, producer: RouteProducer, part: bytes) -> bool:
+    def _is_wanted(self, producer: RouteProducer, part: Part) -> bool:
         """Whether no batch before this one was refused, or its sender has received the refusal."""
         _kind, flags, _priority, _set, _link, _count, number = HEADER.unpack_from(part)
         if producer.refusing and number > producer.last_number:
@@ -169,7 +169,7 @@ class Routes:
         refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
         self._answers.refuse(producer, number, refusal, False)
 
-    def _no_room(self, producer: RouteProducer, part: bytes) -> None:
+    def _no_room(self, producer: RouteProducer, part: Part) -> None:
         refusal = Refusal(
             conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages wait in this shard for full queues"
         )
@@ -179,9 +179,9 @@ class Routes:
     def _route(
         self,
         producer: RouteProducer,
-        part: bytes,
+        part: Part,
         now_ms: int,
-        may_wait: Callable[[RouteProducer, bytes, Wait, int], bool],
+        may_wait: Callable[[RouteProducer, Part, Wait, int], bool],
     ) -> bool:
         """Stores or refuses a batch; False if it waits."""
         _kind, flags, priority, set_, _link, count, number = HEADER.unpack_from(part)

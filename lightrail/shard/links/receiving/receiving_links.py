@@ -26,7 +26,7 @@ from lightrail.shard.queue.values.effects import SessionRenewed
 from lightrail.shard.queues.memory import UserShares
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import ENDING, FOR_GOOD, HEADER, Kind
+from lightrail.wire.frames import ENDING, FOR_GOOD, HEADER, Kind, Part
 
 if TYPE_CHECKING:
     from lightrail.shard.links.closings import LastConsumers
@@ -50,7 +50,7 @@ class ReceivingLinks:
     _suspended_links: UserShares = field(default_factory=UserShares)
     _suspended_deliveries: UserShares = field(default_factory=UserShares)
     """Their unsettled deliveries, as counted when they were suspended."""
-    _expected: dict[Key, list[bytes]] = field(default_factory=dict)
+    _expected: dict[Key, list[Part]] = field(default_factory=dict)
     """Frames of links whose queue is nearly copied, until it is served here."""
     _links: dict[int, ReceivingLink] = field(init=False)
 
@@ -226,7 +226,7 @@ class ReceivingLinks:
             if not of_user:
                 del self._suspended[user]
 
-    def stray(self, peer: Peer, part: bytes, now_ms: int) -> bool:
+    def stray(self, peer: Peer, part: Part, now_ms: int) -> bool:
         """A SETTLE or CONSUMER_CLOSE for a link that has no consumer here; False where none waits for it."""
         key = (peer.boot, HEADER.unpack_from(part)[4])
         if key in self._by_key:
@@ -237,7 +237,7 @@ class ReceivingLinks:
             frames.append(part)
         return frames is not None
 
-    def _apply(self, key: Key, part: bytes, now_ms: int) -> None:
+    def _apply(self, key: Key, part: Part, now_ms: int) -> None:
         found = self._by_key.get(key)
         if found is None:
             return

@@ -28,7 +28,7 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.columns import Range, decode_ranges, encode_suspended
-from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, WireError, deliver, frame
+from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, Part, WireError, deliver, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
@@ -101,7 +101,7 @@ class Resending:
 
     _performer: Performer
 
-    def resend(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def resend(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Applies a RESEND frame; answered with DELIVER frames, and RESENT behind them."""
         consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
         if consumer is not None:

@@ -8,7 +8,7 @@ from lightrail.model.links import Ending
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
-from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Kind, OutcomeCode, Part, frame
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -64,7 +64,7 @@ class Sent:
         "sender",
     )
 
-    def __init__(self, sender: RelaySender, part: bytes, messages: int, number: int) -> None:
+    def __init__(self, sender: RelaySender, part: Part, messages: int, number: int) -> None:
         self.sender = sender
         self.number = number
         self.count = messages

@@ -31,7 +31,18 @@ from lightrail.shard.queues.declarations import Names
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.tenancy import Tenancy, moved
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, deliver, frame
+from lightrail.wire.frames import (
+    DRAIN,
+    EXACT,
+    HEADER,
+    HEADER_SIZE,
+    MORE,
+    Kind,
+    OutcomeCode,
+    Part,
+    deliver,
+    frame,
+)
 
 RELAY_IDLE_MS: Final[int] = 1_000
 """Time after which an unused grant of a connection point's sender passes to a sender that waits."""
@@ -57,7 +68,7 @@ class Relay:
         """Number of messages that the listeners have credit for, beyond the waiting ones."""
         return sum(listener.credit for listener in self.listeners) - sum(sent.left for sent in self._waiting)
 
-    def send(self, sender: RelaySender, part: bytes, messages: int, number: int, now_ms: int) -> None:
+    def send(self, sender: RelaySender, part: Part, messages: int, number: int, now_ms: int) -> None:
         """Passes a batch to listeners with credit, in turn; messages without credit are released."""
         sender.sent += messages
         sender.used_ms = now_ms
@@ -315,7 +326,7 @@ class Relays:
 
     # --- frames of links --------------------------------------------------------------------------------
 
-    def send(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def send(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Applies an ENQUEUE of a sender."""
         _kind, _flags, _priority, _epoch, link, messages, number = HEADER.unpack_from(part)
         found = self._senders.get((peer, link))
@@ -324,7 +335,7 @@ class Relays:
             relay.send(sender, part, messages, number, now_ms)
             self.touched[relay] = None
 
-    def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def credit(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Applies a CREDIT of a listener; with drain, unused credit is consumed at once."""
         _kind, flags, _, _, link, kib, limit = HEADER.unpack_from(part)
         found = self._listeners.get((peer, link))
@@ -344,12 +355,12 @@ class Relays:
             peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
         self.touched[relay] = None
 
-    def settle(self, peer: Peer, part: bytes) -> None:
+    def settle(self, peer: Peer, part: Part) -> None:
         """Applies a SETTLE of a listener."""
         _kind, code, _, _, link, messages, number = HEADER.unpack_from(part)
         found = self._listeners.get((peer, link))
         if found is not None:
-            found[1].settle(number, number + messages, code, part[HEADER_SIZE:])
+            found[1].settle(number, number + messages, code, bytes(part[HEADER_SIZE:]))
 
     # --- turns -----------------------------------------------------------------------------------------
 

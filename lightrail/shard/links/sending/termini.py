@@ -33,7 +33,7 @@ from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.columns import decode_tags, encode_tags
-from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
+from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, Part, frame
 
 TERMINI_MAX: Final[int] = 20_000
 """Links of a shard that may be resumed, attached or suspended; those beyond the share of their user
@@ -159,7 +159,7 @@ class Termini:
 
     # --- frames ----------------------------------------------------------------------------------------
 
-    def expect(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def expect(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Applies a TAGS frame: a stored delivery whose tag a new one has is no longer unsettled.
 
         Raises StoreError: nothing has changed.
@@ -175,7 +175,7 @@ class Termini:
             terminus.settle(before)
         producer.expect(number, tags)
 
-    def forget_tags(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def forget_tags(self, peer: Peer, part: Part, now_ms: int) -> None:
         """Applies a FORGET frame: the client has settled deliveries, or closed the link.
 
         It concerns the batches before the next one, of which some may have no answer yet. Raises StoreError:

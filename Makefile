@@ -97,4 +97,4 @@ constraints: setup ## write constraints.txt from what is installed
 	@mv $(VENV)/constraints.txt constraints.txt
 
 clean: ## remove what was set up; data stays
-	rm -rf $(VENV) tests/interop/node_modules tests/interop/jms/target tests/interop/azure/java/target tests/interop/vertx/target tests/interop/go/vendor tests/interop/go/target tests/interop/rust/target tests/brokers/artemis/target tests/brokers/broker-j/target .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) tests/interop/node_modules tests/interop/jms/target tests/interop/azure/java/target tests/interop/vertx/target tests/interop/go/vendor tests/interop/go/target tests/interop/rust/target tests/brokers/artemis/target tests/brokers/broker-j/target .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build/compiled lightrail/_compiled

@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Iterable
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -20,13 +19,18 @@ log = logging.getLogger("lightrail.native")
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILT: Final = ROOT / "lightrail/_compiled"
 LIBRARY: Final = "lightrail__mypyc"
+"""The shared library with the code of all modules."""
+SUFFIX: Final = EXTENSION_SUFFIXES[0]
+MODULES: Final = "modules"
+"""File with the paths of the modules, below the root."""
+DIGEST: Final = "digest"
 
 
-def digest_of(root: Path, paths: Iterable[str]) -> str:
-    """Of the contents of sources, by their paths below the root."""
+def digest_of(root: Path) -> str:
+    """Of all sources: compiled modules contain constants of those that are not compiled, too."""
     digest = hashlib.sha256()
-    for path in paths:
-        digest.update((root / path).read_bytes())
+    for path in sorted((root / "lightrail").rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -40,7 +44,7 @@ class Finder:
         """See importlib.abc.MetaPathFinder."""
         if name not in self.names:
             return None
-        file = str(BUILT / f"{name}{EXTENSION_SUFFIXES[0]}")
+        file = str(BUILT / f"{name}{SUFFIX}")
         return spec_from_file_location(name, file, loader=ExtensionFileLoader(name, file))
 
 
@@ -53,12 +57,14 @@ def install() -> bool:
         # Neither a debugger nor a profile (cli/trace) sees calls in machine code.
         return False
     try:
-        paths = (BUILT / "modules").read_text().split()
-        digest = (BUILT / "digest").read_text()
+        paths = (BUILT / MODULES).read_text().split()
+        digest = (BUILT / DIGEST).read_text()
     except OSError:
         return False
-    # An installation has the sources that it was made with; those of a checkout change.
-    if (ROOT / "setup.py").exists() and digest_of(ROOT, paths) != digest:
+    if not (BUILT / f"{LIBRARY}{SUFFIX}").exists():
+        log.warning("the compiled modules are not used, as they are of another Python: run `make compiled`")
+        return False
+    if digest_of(ROOT) != digest:
         log.warning("the compiled modules are not used, because sources have changed: run `make compiled`")
         return False
     names = frozenset(path.removesuffix(".py").replace("/", ".") for path in paths)

@@ -6,16 +6,20 @@ lightrail/_compiled with the digest of all sources (lightrail/native.py reads it
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import sysconfig
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lightrail.native import digest_of
+from lightrail.native import BUILT, DIGEST, LIBRARY, MODULES, ROOT, SUFFIX, digest_of
 from scripts.compiled_sources import copy
+
+if TYPE_CHECKING:
+    from distutils.core import Extension
 
 ROOMS: Final = (
     "lightrail/amqp/*.py",
@@ -89,10 +93,6 @@ LEFT_OUT: Final = {
         "lightrail/wire/sockets/zeromq_ends.py",
     ),
 }
-GROUP: Final = "lightrail"
-"""Name of the shared library, with __mypyc behind it."""
-BUILT: Final = Path("lightrail/_compiled")
-DIGEST: Final = "digest"
 # What a class is annotated with is of no use at run time; the type of a class that comes later is NULL here.
 HEADER: Final = """#include <Python.h>
 static inline int set_item(PyObject *dict, PyObject *key, PyObject *value)
@@ -101,6 +101,9 @@ static inline int set_item(PyObject *dict, PyObject *key, PyObject *value)
 }
 #define PyDict_SetItem set_item
 """
+_ASSIGNED: Final = re.compile(r"\s+(cpy_r_r\d+) = (.*);")
+_CAST: Final = re.compile(r'CPy_TypeError\("None", (cpy_r_r\d+)\)')
+_TRACED: Final = re.compile(r'AddTraceback\("([^"]+)", "([^"]+)", (\d+)')
 
 
 def modules(root: Path) -> list[str]:
@@ -115,20 +118,43 @@ def modules(root: Path) -> list[str]:
     return sorted(path for path in found - left_out if not path.endswith(("/__init__.py", "/main.py")))
 
 
-# --- the compiler --------------------------------------------------------------------------------------
-
-
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"compiling: {shlex.join(command)}\n{done.stdout}{done.stderr}")
 
 
-def compile(root: Path, built: Path) -> int:
+def _say(text: str) -> None:
+    print(f"compiling: {text}", file=sys.stderr, flush=True)
+
+
+def narrowed(generated: Path) -> list[str]:
+    """Places where an attribute is cast to None, each as "file:line (function)".
+
+    mypy takes an attribute that was set to None for None until the function ends, whatever is called
+    meanwhile; the cast raises TypeError where Python compares. Read the attribute in another function there.
+    """
+    found = []
+    for file in sorted(generated.glob("__native_*.c")):
+        lines = file.read_text().split("\n")
+        values: dict[str, str] = {}
+        for number, line in enumerate(lines):
+            if assigned := _ASSIGNED.match(line):
+                values[assigned[1]] = assigned[2]
+            cast = _CAST.search(line)
+            if cast and "->_" in values.get(cast[1], ""):
+                traced = _TRACED.search("\n".join(lines[number : number + 8]))
+                place = f"{traced[1]}:{traced[3]} ({traced[2]})" if traced else f"{file.name}:{number + 1}"
+                found.append(place)
+    return found
+
+
+def build(root: Path, built: Path) -> int:
     """Compiles the modules of a tree to `built`; returns their number."""
     from mypyc.build import mypycify
 
     paths = modules(root)
+    _say(f"{len(paths)} modules become C")
     work = root / "build/compiled"
     copy(root, work, paths)
     (work / "first.h").write_text(HEADER)
@@ -144,9 +170,15 @@ def compile(root: Path, built: Path) -> int:
     home = Path.cwd()
     os.chdir(work)
     try:
-        extensions = mypycify(["--config-file=pyproject.toml", *paths], multi_file=True, group_name=GROUP)
+        extensions = mypycify(
+            ["--config-file=pyproject.toml", *paths],
+            multi_file=True,
+            group_name=LIBRARY.removesuffix("__mypyc"),
+        )
     finally:
         os.chdir(home)
+    if casts := narrowed(work / "build"):
+        raise SystemExit(f"compiling: expected no attribute that is cast to None, found {', '.join(casts)}")
     variables = sysconfig.get_config_vars()
     compiler = shlex.split(os.environ.get("CC", variables["CC"]))
     flags = [*shlex.split(variables["CFLAGS"]), "-fPIC", "-g0", "-w", "-fvisibility=hidden"]
@@ -158,7 +190,6 @@ def compile(root: Path, built: Path) -> int:
         f"{work}/first.h",
     ]
     linker = shlex.split(os.environ.get("LDSHARED", variables["LDSHARED"]))
-    suffix = variables["EXT_SUFFIX"]
 
     def compiled(source: str, *further: str) -> str:
         target = str(work / f"{source}.o")
@@ -166,22 +197,22 @@ def compile(root: Path, built: Path) -> int:
         return target
 
     with ThreadPool(os.cpu_count() or 1) as pool:
+        _say("C becomes machine code, on all processors")
         library = next(each for each in extensions if each.name.endswith("__mypyc"))
         shims = [each for each in extensions if each is not library]
         inside = [f"-I{each}" for each in library.include_dirs]
         objects = pool.map(lambda source: compiled(source, "-O2", *inside), library.sources, 1)
-        _run([*linker, *objects, "-o", str(built / f"{library.name}{suffix}")])
+        _run([*linker, *objects, "-o", str(built / f"{library.name}{SUFFIX}")])
 
-        def shim(extension: object) -> None:
-            made = compiled(extension.sources[0], "-O0")  # type: ignore[attr-defined]
-            _run([*linker, made, "-o", str(built / f"{extension.name}{suffix}")])  # type: ignore[attr-defined]
+        def shim(extension: "Extension") -> None:
+            made = compiled(extension.sources[0], "-O0")
+            _run([*linker, made, "-o", str(built / f"{extension.name}{SUFFIX}")])
 
         pool.map(shim, shims, 1)
-    (built / "modules").write_text("".join(f"{path}\n" for path in paths))
-    (built / DIGEST).write_text(digest_of(root, paths))
+    (built / MODULES).write_text("".join(f"{path}\n" for path in paths))
+    (built / DIGEST).write_text(digest_of(root))
     return len(paths)
 
 
 if __name__ == "__main__":
-    root = Path(__file__).resolve().parent.parent
-    print(f"compiled {compile(root, root / BUILT)} modules", file=sys.stderr)
+    _say(f"{build(ROOT, BUILT)} modules are compiled")

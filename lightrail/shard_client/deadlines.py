@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.wire.frames import COUNT_MASK, HEADER, TIMED
+from lightrail.wire.frames import COUNT_MASK, HEADER, TIMED, Part
 
 READINGS: Final[int] = 10
 """Readings after which the largest one of before is forgotten: clocks drift, and follow one that was set."""
@@ -33,7 +33,7 @@ class ShardClock:
     """The largest of the READINGS before."""
     _readings: int = 0
 
-    def read(self, part: bytes | memoryview, now_ms: int) -> None:
+    def read(self, part: Part, now_ms: int) -> None:
         """Reads the clock in a WELCOME or PONG that has arrived now; those of former versions have none."""
         _, flags, _, low, _, _, _ = HEADER.unpack_from(part)
         if not flags & TIMED:

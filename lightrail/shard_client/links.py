@@ -5,7 +5,7 @@ from typing import Final
 
 from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.columns import Range, decode_suspended, decode_tags
-from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, KEPT, NOT_LOCKED, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, KEPT, NOT_LOCKED, SEQUENCE, UNCERTAIN, Kind, Part
 
 
 class Producer:
@@ -85,7 +85,7 @@ class Consumer:
         """The shard opened the consumer."""
         raise NotImplementedError
 
-    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+    def deliver(self, part: Part, number: int, count: int) -> None:
         """A slice of the queue: a DELIVER frame, its first delivery number and its messages.
 
         A large frame is a view of memory that ZeroMQ received, which lives as long as the view.
@@ -137,36 +137,36 @@ class MissingDeliveriesError(Exception):
     """A slice does not follow the one before: the link would settle the wrong deliveries."""
 
 
-def _refused(producer: Producer, part: bytes | memoryview) -> None:
+def _refused(producer: Producer, part: Part) -> None:
     producer.refused(HEADER.unpack_from(part)[6], Refusal.decode(memoryview(part)[HEADER.size :]))
 
 
-def _stored(producer: Producer, part: bytes | memoryview) -> None:
+def _stored(producer: Producer, part: Part) -> None:
     producer.stored(HEADER.unpack_from(part)[6], SEQUENCE.unpack_from(part, HEADER.size)[0])
 
 
-def _unsettled(producer: Producer, part: bytes | memoryview) -> None:
+def _unsettled(producer: Producer, part: Part) -> None:
     _, flags, _, _, _, _, attach = HEADER.unpack_from(part)
     tags = decode_tags(memoryview(part)[HEADER.size :])
     producer.unsettled(tags, bool(flags & KEPT), flags >> DURABILITY_SHIFT, attach)
 
 
-def _granted(producer: Producer, part: bytes | memoryview) -> None:
+def _granted(producer: Producer, part: Part) -> None:
     producer.granted(HEADER.unpack_from(part)[6])
 
 
-def _outcome(producer: Producer, part: bytes | memoryview) -> None:
+def _outcome(producer: Producer, part: Part) -> None:
     _, code, _, first, _, count, number = HEADER.unpack_from(part)
     body = memoryview(part)[HEADER.size :]
     producer.outcome(number, first, count, code, SettleDetail.decode(body) if body else SettleDetail())
 
 
-def _larger(consumer: Consumer, part: bytes | memoryview) -> None:
+def _larger(consumer: Consumer, part: Part) -> None:
     _, _, _, _, _, count, number = HEADER.unpack_from(part)
     consumer.larger(number, count << 10)
 
 
-def _settled(consumer: Consumer, part: bytes | memoryview) -> None:
+def _settled(consumer: Consumer, part: Part) -> None:
     _, flags, _, _, _, count, number = HEADER.unpack_from(part)
     if flags & NOT_LOCKED:
         consumer.not_locked(number, count)
@@ -174,22 +174,22 @@ def _settled(consumer: Consumer, part: bytes | memoryview) -> None:
         consumer.settled(number, count, not flags & UNCERTAIN)
 
 
-def _recovered(consumer: Consumer, part: bytes | memoryview) -> None:
+def _recovered(consumer: Consumer, part: Part) -> None:
     flags = HEADER.unpack_from(part)[1]
     terminus, number, ranges = decode_suspended(memoryview(part)[HEADER.size :])
     consumer.recovered(terminus, number, ranges, flags >> DURABILITY_SHIFT)
 
 
-def _accepted(consumer: Consumer, part: bytes | memoryview) -> None:
+def _accepted(consumer: Consumer, part: Part) -> None:
     session = str(memoryview(part)[HEADER.size :], "utf-8", "surrogatepass")
     consumer.accepted(session, HEADER.unpack_from(part)[6])
 
 
-def _resent(consumer: Consumer, part: bytes | memoryview) -> None:
+def _resent(consumer: Consumer, part: Part) -> None:
     consumer.resent(HEADER.unpack_from(part)[6])
 
 
-TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes | memoryview], None]]] = {
+TO_PRODUCERS: Final[dict[int, Callable[[Producer, Part], None]]] = {
     Kind.REFUSED: _refused,
     Kind.STORED: _stored,
     Kind.GRANT: _granted,

@@ -11,12 +11,14 @@ from lightrail import native
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with one module, and what was compiled of it."""
-    (tmp_path / "setup.py").touch()
-    (tmp_path / "apart.py").write_text("ONE = 1\n")
+    (tmp_path / "lightrail").mkdir()
+    (tmp_path / "lightrail/apart.py").write_text("ONE = 1\n")
+    (tmp_path / "lightrail/other.py").write_text("TWO = 2\n")
     folder = tmp_path / "compiled"
     folder.mkdir()
-    (folder / "modules").write_text("apart.py\n")
-    (folder / "digest").write_text(native.digest_of(tmp_path, ["apart.py"]))
+    (folder / native.MODULES).write_text("lightrail/apart.py\n")
+    (folder / native.DIGEST).write_text(native.digest_of(tmp_path))
+    (folder / f"{native.LIBRARY}{native.SUFFIX}").touch()
     monkeypatch.setattr(native, "ROOT", tmp_path)
     monkeypatch.setattr(native, "BUILT", folder)
     monkeypatch.delenv("LIGHTRAIL_INTERPRETED", raising=False)
@@ -28,29 +30,39 @@ def test_an_installed_finder_knows_the_compiled_modules_and_their_library(built:
     assert native.install()
     finder = sys.meta_path[0]
     assert isinstance(finder, native.Finder)
-    found = finder.find_spec("apart")
+    found = finder.find_spec("lightrail.apart")
     assert found is not None
     assert found.origin is not None
     assert Path(found.origin).parent == built
     assert finder.find_spec(native.LIBRARY) is not None
-    assert finder.find_spec("apart.further") is None
+    assert finder.find_spec("lightrail.other") is None
 
 
 def test_nothing_is_installed_where_nothing_was_compiled(built: Path) -> None:
-    (built / "digest").unlink()
+    (built / native.DIGEST).unlink()
     before = list(sys.meta_path)
     assert not native.install()
     assert sys.meta_path == before
 
 
-def test_sources_that_have_changed_are_interpreted_and_it_is_logged(
-    built: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("changed", ["apart", "other"])
+def test_after_a_change_of_any_source_modules_are_interpreted_and_it_is_logged(
+    built: Path, caplog: pytest.LogCaptureFixture, changed: str
 ) -> None:
-    (built.parent / "apart.py").write_text("ONE = 2\n")
+    """Constants of modules that are not compiled are in the code of those that are."""
+    (built.parent / f"lightrail/{changed}.py").write_text("ONE = 3\n")
     before = list(sys.meta_path)
     assert not native.install()
     assert sys.meta_path == before
     assert "make compiled" in caplog.text
+
+
+def test_code_for_another_python_is_not_used_and_it_is_logged(
+    built: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (built / f"{native.LIBRARY}{native.SUFFIX}").rename(built / f"{native.LIBRARY}.cpython-1-other.so")
+    assert not native.install()
+    assert "another Python" in caplog.text
 
 
 @pytest.mark.parametrize("variable", ["LIGHTRAIL_INTERPRETED", "TRACE_SOCKETS"])
@@ -62,6 +74,6 @@ def test_debuggers_and_traces_see_the_sources(
 
 
 def test_a_module_that_was_imported_before_is_an_error(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "apart", native)
-    with pytest.raises(RuntimeError, match="found apart"):
+    monkeypatch.setitem(sys.modules, "lightrail.apart", native)
+    with pytest.raises(RuntimeError, match=r"found lightrail\.apart"):
         native.install()

@@ -296,6 +296,7 @@ class Server:
         self._wake_if_idle()
 
     def _wake_if_idle(self) -> None:
+        """Wakes who waits for the last commit, unless the turn has begun another one."""
         if self._commit is None:
             self._idle.set()
 

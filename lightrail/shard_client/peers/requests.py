@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from lightrail.model.conditions import LATE
 from lightrail.wire.bodies import Answer, decode_request
-from lightrail.wire.frames import DUE, HEADER, Kind, frame
+from lightrail.wire.frames import DUE, HEADER, Kind, Part, frame
 
 Peer = TypeVar("Peer")
 
@@ -112,7 +112,7 @@ class Requests:
         finally:
             self._waiting.pop(number, None)
 
-    def answered(self, number: int, part: bytes | memoryview, apart: memoryview | None = None) -> None:
+    def answered(self, number: int, part: Part, apart: memoryview | None = None) -> None:
         """The shard's RESPONSE to a request; `apart` is its blob if that is a separate part."""
         waiting = self._waiting.get(number)
         if waiting is None or waiting.done():

@@ -126,3 +126,20 @@ def test_a_constructor_stores_defaults_makes_new_ones_and_passes_the_rest_on(tmp
         "dataclass"
         not in (tmp_path / "to/lightrail/made.py").read_text().split("import", 1)[1].split("\n", 1)[1]
     )
+
+
+def test_a_cast_of_an_attribute_to_none_is_found_and_that_of_a_result_is_not(tmp_path: Path) -> None:
+    """As mypyc writes both: the first raises TypeError where Python compares, the second never does."""
+    attribute, result = (
+        "((server___ServerObject *)cpy_r_self)->__commit",
+        "CPyDef_server___Server___turn(cpy_r_self)",
+    )
+    for number, value in enumerate((attribute, result)):
+        (tmp_path / f"__native_{number}.c").write_text(
+            f"    cpy_r_r8 = {value};\n"
+            "    if (unlikely(cpy_r_r8 != Py_None)) {\n"
+            '        CPy_TypeError("None", cpy_r_r8); cpy_r_r9 = 2;\n'
+            "    }\n"
+            f'        CPy_AddTraceback("made/{number}.py", "end", 12, CPyStatic_globals);\n'
+        )
+    assert compiling.narrowed(tmp_path) == ["made/0.py:12 (end)"]

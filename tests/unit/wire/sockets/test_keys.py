@@ -110,7 +110,7 @@ def test_who_knows_the_public_half_alone_is_refused_by_name(
         client = ControlClient(loop, theirs, server.address)
         try:
             async with asyncio.timeout(20):
-                while not ours.counts.zeromq.refused:  # noqa: ASYNC110 - a thread of ZeroMQ's checks the key
+                while not ours.counts.zeromq.refused:  # noqa: ASYNC110 - ZeroMQ checks the key in its own thread
                     await asyncio.sleep(0.01)
             with pytest.raises(ControlDownError, match="no answer"):
                 await client.request("any", {}, wait_ms=WAIT_MS)

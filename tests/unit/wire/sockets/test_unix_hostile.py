@@ -360,9 +360,9 @@ def test_a_listener_of_another_user_is_told_nothing(
     assert "a process of another user listens there" in caplog.text
 
 
-@pytest.mark.parametrize(("offset", "ours"), [(0, True), (1, False)])
-def test_ours_is_who_has_the_same_user_or_is_root(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, ours: bool
+@pytest.mark.parametrize(("offset", "admitted"), [(0, True), (1, False)])
+def test_processes_of_the_same_user_and_of_root_are_admitted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, admitted: bool
 ) -> None:
     """Tests may be those of root, whom everybody trusts: the credentials are as if they were a user's."""
     me = 1_000
@@ -376,13 +376,13 @@ def test_ours_is_who_has_the_same_user_or_is_root(
         def getsockopt(self, *_: object) -> bytes:
             return unix._CREDENTIALS.pack(1, 0, 0)
 
-    assert unix.is_admitted(Socket()) is ours  # type: ignore[arg-type]
+    assert unix.is_admitted(Socket()) is admitted  # type: ignore[arg-type]
     assert unix.is_admitted(OfRoot())  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
-@pytest.mark.parametrize(("user", "ours"), [(0, True), (65_534, False)])
-def test_the_system_tells_the_user_of_the_process_that_connects(user: int, ours: bool) -> None:
+@pytest.mark.parametrize(("user", "admitted"), [(0, True), (65_534, False)])
+def test_the_system_tells_the_user_of_the_process_that_connects(user: int, admitted: bool) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         # An address without a file, drawn by the system: the other user may not enter the directory.
         listening.bind("")
@@ -396,5 +396,5 @@ def test_the_system_tells_the_user_of_the_process_that_connects(user: int, ours:
             os._exit(0)
         accepted, _ = listening.accept()
         with accepted:
-            assert unix.is_admitted(accepted) is ours
+            assert unix.is_admitted(accepted) is admitted
         assert os.waitpid(child, 0)[1] == 0

@@ -102,7 +102,12 @@ class Ledger:
         fate.held = max(0, fate.held - 1)
 
     def settled(self, id: Id) -> None:
-        self.fates[id].settled = True
+        """Its settlement is answered: it comes to nobody again, unless it is sent again.
+
+        A sender without an answer sends again, and of a transient message the next owner knows nothing.
+        """
+        fate = self.fates[id]
+        fate.settled = fate.durable or fate.accepted
 
     def unfinished(self) -> list[Id]:
         """What must still come to somebody."""

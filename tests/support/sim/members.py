@@ -71,6 +71,12 @@ class SimMembers:
         life = None if owner is None else owner.life
         return life if life is not None and life.engine is not None else None
 
+    def missing(self) -> frozenset[str]:
+        """Members in sync whose directories are lost, if too few of the others are in sync for an owner."""
+        entry = self.entry
+        lost = entry.in_sync - {member.id for member in self.members}
+        return lost if len(entry.in_sync - lost) < entry.min_in_sync else frozenset()
+
     def start(self) -> None:
         for member in self.members:
             member.start()
@@ -174,6 +180,10 @@ class MembersCluster(Cluster):
             for member in shard.members:
                 member.files.slow = 1.0
                 member.start()
+            if shard.life is None and (missing := shard.missing()):
+                # As the log of the member that waits for others says: if those are lost, go on with fewer.
+                self.note(f"shard {shard.id}: {missing} are lost, and an operator goes on without them")
+                self.change(shard, lambda found: found.sized(found.replicas, found.min_in_sync - 1))
 
     def lacks(self) -> str:
         if self.errors:

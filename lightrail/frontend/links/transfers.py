@@ -33,12 +33,8 @@ class SentBatch:
     ids: int
     """Number of delivery-ids from `first_id` on that have the outcome of these messages: that of the
     messages, for a transfer of batched messages (batched.py) 1, or 0 unless this is its last batch."""
-
-
-class TransferPart(SentBatch):
-    """Some messages of one transfer that is several frames: the others may be stored."""
-
-    __slots__ = ()
+    is_part: bool
+    """Whether these are some messages of one transfer that is several frames: the others may be stored."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -82,13 +78,9 @@ class ProducerLink(IncomingLink):
         by_priority = self._frontend.directory.get(self.queue).policy["priorities"] > 1
         for found in self._unpacked(event, now_ms, by_priority=by_priority):
             for run in found:
-                self._send(
-                    run.event, now_ms, int(run.is_last), SentBatch if len(found) == 1 else TransferPart
-                )
+                self._send(run.event, now_ms, int(run.is_last), is_part=len(found) > 1)
 
-    def _send(
-        self, event: Transfers, now_ms: int, ids: int | None = None, kind: type[SentBatch] = SentBatch
-    ) -> None:
+    def _send(self, event: Transfers, now_ms: int, ids: int | None = None, *, is_part: bool = False) -> None:
         blob: Sequence[bytes | memoryview]
         if event.pieces is None:
             blob = event.payloads
@@ -115,7 +107,8 @@ class ProducerLink(IncomingLink):
             whole=ids is not None,
         )
         ids = count if ids is None else ids
-        window.add(window.next, kind(part, event.first_delivery_id, count, size, event.settled, ids))
+        sent = SentBatch(part, event.first_delivery_id, count, size, event.settled, ids, is_part)
+        window.add(window.next, sent)
         self._owner.post(part)
         self._take(count, size)
 
@@ -244,7 +237,7 @@ class ProducerLink(IncomingLink):
             batches += 1
             count += batch.count
             size += batch.size
-            unknown = window.may_be_stored(number) or isinstance(batch, TransferPart)
+            unknown = window.may_be_stored(number) or batch.is_part
             if batch.ids:
                 last = batch.first_id + batch.ids - 1
                 self._link.answer(batch.first_id, last, self._maybe_stored if unknown else self._not_stored)

@@ -13,6 +13,7 @@ from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.journal.commit import Worker
+from lightrail.shard.journal.commit_thread import CommitThread
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.startup.storage import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
@@ -62,7 +63,7 @@ class Server:
         self._engine = engine
         self._store = store
         self._counts = counts
-        self._committer = Worker(loop, "commit")
+        self._committer = CommitThread(loop, Worker(loop, "commit"))
         self._reader = Worker(loop, "read")
         self._archiver = archiver
         self._archive_thread = Worker(loop, "archive") if archiver is not None else None
@@ -255,8 +256,8 @@ class Server:
         self._commit = commit
         self._idle.clear()
         started = time.perf_counter()
-        work = commit.perform if self._stream is None else self._stream.begun(commit)
-        self._committer.submit(work, partial(self._end_commit, commit, started))
+        work = None if self._stream is None else self._stream.begun(commit)
+        self._committer.submit(commit, partial(self._end_commit, commit, started), work)
 
     def stream_to(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
         """From the next commit on, other members of the shard get what is written; see Engine.shared_with."""

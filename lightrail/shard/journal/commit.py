@@ -16,13 +16,17 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from lightrail.journal.layout import FRONT, REST
-from lightrail.shard.journal.files import Buffer
+from lightrail.shard.journal.files import Buffer, DiskFile
 from lightrail.shard.journal.segment import Segment
+from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import Usage
 from lightrail.shard.replicas.lineage import RecordEnd
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
+PLAIN_BYTES: Final = 32 * 1024
+"""Largest commit that the loop encodes, for a thread that needs no interpreter: more is better encoded in the
+commit thread, beside the loop."""
 
 
 class Worker:
@@ -60,7 +64,7 @@ Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]
 """(bytes of the whole record, the rest of it up to the ends, ends, blob); length 0: bytes as they are."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CommitPart:
     """Contiguous bytes for one segment, from offset `start` on."""
 
@@ -124,12 +128,28 @@ def pieces_of(entries: list[Entry], salt: int) -> list[Buffer]:
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class PlainWrite:
+    """One write to one file, and its sync."""
+
+    file: DiskFile
+    start: int
+    data: bytes
+    sync_seconds: float = 0.0
+
+    def __call__(self) -> None:
+        self.file.write(self.start, [self.data])
+        started = time.perf_counter()
+        self.file.sync()
+        self.sync_seconds = time.perf_counter() - started
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class JournalCommit:
     """See `Commit` in store.py."""
 
     parts: list[CommitPart]
     _salt: int
-    _afterwards: Callable[[list[Segment]], None]
+    _space: Space
     _: KW_ONLY
     synced: bool
     last_lsn: int
@@ -167,6 +187,29 @@ class JournalCommit:
         for part in self.parts:
             part.pieces = pieces_of(part.entries, self._salt)
 
+    def plain(self) -> PlainWrite | None:
+        """The commit as one write and its sync, if nothing else has to be done."""
+        part = self.parts[0] if len(self.parts) == 1 else None
+        if part is None or part.sealed or not (part.entries and self.synced):
+            return None
+        if part.end - part.start > PLAIN_BYTES or self.drops or self.extent or self.is_untidy:
+            return None
+        pieces = part.pieces or pieces_of(part.entries, self._salt)
+        return PlainWrite(part.segment.file, part.start, b"".join(pieces))
+
+    def written(self, plain: PlainWrite) -> None:
+        """Counts a plain write that has ended, in the place of `perform`."""
+        self.bytes, self.syncs, self.sync_seconds = len(plain.data), 1, plain.sync_seconds
+
+    @property
+    def is_untidy(self) -> bool:
+        """Whether the next spare segment has to be made, with `tidy`, in the commit thread."""
+        return self._space.is_untidy
+
+    def tidy(self) -> None:
+        """Does the work that no answer depends on; `perform` does it by itself."""
+        self._space.tidy(self.drops)
+
     def perform(self) -> None:
         """Writes and syncs; then, in the same thread, does the work that no answer depends on."""
         for part in self.parts:
@@ -183,7 +226,7 @@ class JournalCommit:
                 self.syncs += 1
         if self.extent is not None:
             self.extent()
-        self._afterwards(self.drops)
+        self.tidy()
 
 
 def record_bytes(entry: Entry, salt: int) -> bytes:

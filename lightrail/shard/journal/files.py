@@ -156,6 +156,11 @@ class RealFile:
 
     _descriptor: int
 
+    @property
+    def descriptor(self) -> int:
+        """Of the open file."""
+        return self._descriptor
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 

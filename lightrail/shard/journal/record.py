@@ -123,7 +123,7 @@ def _whole(found: object) -> int:
     return found if isinstance(found, int) else 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Append:
     """Messages `first` to before `last` of a batch become part of each queue of `targets`.
 

@@ -130,6 +130,11 @@ class Space:
         self.spare = None
         return spare
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether `tidy` would have something to do, without drops."""
+        return self._is_wanted or (self.spare is None and not self.full)
+
     def tidy(self, drops: list[Segment]) -> None:
         """Called by the commit thread after the sync: removes these segments, the oldest first, and makes
         the spare."""

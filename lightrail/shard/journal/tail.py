@@ -321,7 +321,7 @@ class Tail:
         commit = JournalCommit(
             parts,
             self._salt,
-            self._space.tidy,
+            self._space,
             synced=self.sync_wanted,
             last_lsn=self.lsn,
             records=self.lsn - self._lsn_begun,

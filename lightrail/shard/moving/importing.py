@@ -12,7 +12,7 @@ After a start, `Importing.recovered` makes one for each copy in the journal, to 
 """
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightrail.journal import record
@@ -172,7 +172,7 @@ class Importing:
             new, old = copy.put_over(run)
             for piece in new:
                 # The parts may be evicted or settled separately, and a batch has one location.
-                piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
+                piece.batch = piece.batch.copy() if len(new) > 1 else piece.batch
                 if self._is_kept(piece.batch):
                     piece.batch.location = self._store.append(
                         Append(
@@ -318,12 +318,6 @@ class Importing:
 def _alone(run: Run, start: int) -> Run:
     """The messages of a run from an index on, as a separate batch."""
     rest = run.cut(start, run.count)
-    batch = replace(
-        run.batch,
-        data=bytes(run.batch.blob(rest.first, rest.last)),
-        ends=ends_of(rest),
-        count=rest.count,
-        size=rest.size,
-        base=0,
-    )
+    data = bytes(run.batch.blob(rest.first, rest.last))
+    batch = run.batch.alike(data, ends_of(rest), rest.count, rest.size, 0, run.batch.location)
     return Run(batch, 0, rest.count, rest.sequence, rest.attempts)

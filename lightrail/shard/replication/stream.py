@@ -260,8 +260,9 @@ class Stream:
 
     # --- members that are live ---------------------------------------------------------------------------
 
-    def begun(self, commit: Commit) -> Callable[[], None]:
-        """What the commit thread has to do; the other members get the bytes while this disk writes them.
+    def begun(self, commit: Commit) -> Callable[[], None] | None:
+        """What the commit thread has to do in the place of `commit.perform`, or None; the other members get
+        the bytes while this disk writes them.
 
         A small commit is sent at once: its encoding costs less than another turn of the loop.
         """
@@ -270,7 +271,7 @@ class Stream:
             return partial(self._perform, commit)
         commit.encode()
         self.begin(commit)
-        return commit.perform
+        return None
 
     def _perform(self, commit: JournalCommit) -> None:
         commit.encode()

@@ -9,6 +9,7 @@ import zmq
 
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
+from lightrail.shard.journal.commit_thread import CommitThread
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.replicas.leases import OwnersLeases
 from lightrail.shard.replicas.marks import Marks
@@ -102,7 +103,7 @@ def play(test: Callable[[OwnerServer], Awaitable[None]], tmp_path: Path) -> None
             frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
             await frontend.until(Kind.PRODUCER_READY)
             await server._idle.wait()
-            server._committer = disk  # type: ignore[assignment]
+            server._committer = CommitThread(loop, disk)  # type: ignore[arg-type]
             owner = OwnerServer(server, journal, frontend, disk)
             owner.acknowledge()
             await test(owner)

@@ -3,7 +3,6 @@
 A batch of which the policy admits nothing gets one of the refusals that are written here.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from lightrail.model import conditions, limits
@@ -161,7 +160,7 @@ def share(
         ahead.messages += batch.count
         ahead.bytes += batch.size
         return Share(queue, batch, [], 0, 0)
-    mine = replace(batch)
+    mine = batch.copy()
     conform(policy, mine, now_ms)
     chosen = Chosen(queue, mine, 0, mine.count, now_ms, ahead)
     wanted = fits = chosen.stop - chosen.first
@@ -171,7 +170,7 @@ def share(
     digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
     same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
     if fits != batch.count:
-        mine = chosen.cut(fits) if fits else replace(mine, count=0, size=0)
+        mine = chosen.cut(fits) if fits else mine.alike(mine.data, mine.ends, 0, 0, mine.base, mine.location)
     elif same and batch.durable:
         mine = batch
     ahead.messages += mine.count

@@ -8,7 +8,7 @@ in C.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
@@ -254,7 +254,7 @@ class InFlight(Line):
             bytes_wanted -= run.size + limits.RUN_EVICTED_BYTES
             if batch.location is None:
                 run = self.runs[index] = Run(
-                    replace(batch), run.first, run.last, run.sequence, run.attempts, run.barred
+                    batch.copy(), run.first, run.last, run.sequence, run.attempts, run.barred
                 )
                 found.append(run)
         return found

@@ -7,7 +7,6 @@ built up, away from both ends, so that a queue that keeps up never pays for it.
 
 from array import array
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
@@ -308,7 +307,8 @@ def parted(each: Run, run: Run, location: Location) -> list[Run]:
             left -= size
             part = on_disk(part, part.count, size, here)
         elif start == low:
-            part.batch = replace(each.batch, location=location)
+            part.batch = each.batch.copy()
+            part.batch.location = location
         parts.append(part)
     return parts
 

@@ -11,7 +11,6 @@ counted, for a message whose index is counted with 250.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from lightrail.model import limits
@@ -154,7 +153,7 @@ def large_head(ready: Ready, keep: int) -> Run | None:
     if run.batch.data is None or run.size <= max(keep, limits.HEAD_BYTES_MIN):
         return None
     if run.batch.location is None and run.count < run.batch.count:
-        run = Run(replace(run.batch), run.first, run.last, run.sequence, run.attempts, run.barred)
+        run = Run(run.batch.copy(), run.first, run.last, run.sequence, run.attempts, run.barred)
         ready.exchange(ready.head, run)
     return run
 
@@ -201,7 +200,7 @@ def _grouped(line: Ready, start: int, stop: int) -> list[Run]:
             together = found[-1]
             found[-1] = Run(batch, together.first, run.last, together.sequence, run.attempts, run.barred)
         else:
-            batch = replace(run.batch)
+            batch = run.batch.copy()
             found.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
         window.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
         before_ = run

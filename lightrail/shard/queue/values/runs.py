@@ -10,7 +10,7 @@ All ranges are half-open: `first` belongs to the range, `last` does not.
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
     ends: Ends
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Messages that were sent together and share their attributes.
 
@@ -49,9 +49,9 @@ class Batch:
     where each message is a run of its own and its size has to be known.
     """
 
-    data: Data | None = field(repr=False)
+    data: Data | None
     """The encoded messages; may be a whole frame of the wire, `base` points at the first message."""
-    ends: Ends | None = field(repr=False)
+    ends: Ends | None
     """Items of 4 bytes: where each message ends, counted from `base`."""
     count: int
     size: int
@@ -66,7 +66,9 @@ class Batch:
 
     def blob(self, first: int = 0, last: int | None = None) -> memoryview:
         """The messages `first` to before `last` as they lie in memory, without a copy."""
-        data, ends = self.loaded()
+        data, ends = self.data, self.ends
+        if data is None or ends is None:
+            raise self._evicted()
         last = self.count if last is None else last
         start = ends[first - 1] if first else 0
         return memoryview(data)[self.base + start : self.base + (ends[last - 1] if last else 0)]
@@ -82,13 +84,20 @@ class Batch:
             ValueError: the batch was evicted; it has to be fetched from its location first.
         """
         if self.data is None or self.ends is None:
-            raise ValueError(f"expected a batch in memory, found one only at {self.location}: fetch it first")
+            raise self._evicted()
         return Loaded(self.data, self.ends)
+
+    def _evicted(self) -> ValueError:
+        return ValueError(f"expected a batch in memory, found one only at {self.location}: fetch it first")
 
     @property
     def evicted(self) -> bool:
         """Whether the messages are only on disk."""
         return self.data is None
+
+    def copy(self) -> "Batch":
+        """The same messages in a batch of its own."""
+        return self.alike(self.data, self.ends, self.count, self.size, self.base, self.location)
 
     def alike(
         self, data: Data | None, ends: Ends | None, count: int, size: int, base: int, at: Location | None
@@ -109,7 +118,7 @@ class Batch:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Run:
     """Messages `first` to before `last` of a batch, in one queue, with rising sequences from `sequence`.
 

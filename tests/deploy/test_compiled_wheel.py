@@ -11,9 +11,16 @@ import pytest
 
 import lightrail.client.sync
 from lightrail import native
-from scripts.compiling import modules
+from scripts.compiling import WORK, modules
 from tests.support.broker import ROOT, Broker
-from tests.support.deploy.wheels import COMPILE_S, build, build_compiled, install_alone
+from tests.support.deploy.wheels import (
+    COMPILE_S,
+    build,
+    build_compiled,
+    copied,
+    environment_of_pip,
+    install_alone,
+)
 
 pytestmark = pytest.mark.timeout(COMPILE_S + 300)
 COMPILED = "lightrail/_compiled"
@@ -119,3 +126,17 @@ def test_whoever_asks_for_machine_code_gets_an_error_where_there_is_no_compiler(
     with pytest.raises(subprocess.CalledProcessError):
         build(tmp_path, LIGHTRAIL_COMPILED="1", CC="false")
     assert "compiling: false --version" in capfd.readouterr().err
+
+
+EDITABLE = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+
+
+def test_an_installation_for_editing_compiles_nothing(tmp_path: Path) -> None:
+    """It would take minutes, and be outdated by the first change of a source: there is `make compiled`."""
+    tree = copied(tmp_path)
+    environ = environment_of_pip() | {"LIGHTRAIL_COMPILED": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", EDITABLE, str(tmp_path)]
+    subprocess.run(command, cwd=tree, check=True, timeout=120, env=environ)
+    assert list(tmp_path.glob("*.whl"))
+    assert not (tree / COMPILED).exists()
+    assert not (tree / WORK).exists()

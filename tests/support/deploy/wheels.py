@@ -40,7 +40,7 @@ def build(folder: Path, **environ: str) -> Path:
     Args:
         environ: variables of the build, such as LIGHTRAIL_PURE="1" for a wheel without a compiled part.
     """
-    return _wheel(_tree(folder), folder, 120, environ)
+    return _wheel(copied(folder), folder, 120, environ)
 
 
 def build_compiled(folder: Path) -> Path:
@@ -51,7 +51,7 @@ def build_compiled(folder: Path) -> Path:
     """
     packing = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(folder / "archive")]
     environ = environment_of_pip() | {"LIGHTRAIL_PURE": "1"}
-    subprocess.run(packing, cwd=_tree(folder), check=True, timeout=120, env=environ)
+    subprocess.run(packing, cwd=copied(folder), check=True, timeout=120, env=environ)
     (archive,) = (folder / "archive").glob("*.tar.gz")
     unpacked = folder / "unpacked"
     unpacked.mkdir()
@@ -79,8 +79,8 @@ def install_alone(wheel: Path, home: Path) -> Path:
     return python
 
 
-def _tree(folder: Path) -> Path:
-    """A copy of what the wheel is made of."""
+def copied(folder: Path) -> Path:
+    """A copy of what the wheel is made of, below `folder`."""
     tree = folder / "tree"
     for name in PACKED:
         source, target = ROOT / name, tree / name

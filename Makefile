@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run dev quick test test-slow check setup lint types imports unit compiled docs bench bench-peers soak fuzz compose-test constraints clean
+.PHONY: help run dev quick test test-slow check setup lint types imports unit compiled wheel docs bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -67,8 +67,11 @@ test-slow: setup ## set up, then the slower half: simulated crashes, clients and
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
 
-compiled: setup ## machine code of the modules that a message passes, for frontends and shards; some minutes
+compiled: dev ## machine code of the modules that a message passes, for the frontends and shards of this checkout; some minutes
 	$(BIN)/python -m scripts.compiling
+
+wheel: dev ## a wheel with machine code for this Python and this kind of machine, in dist; some minutes, unless `make compiled` was run
+	LIGHTRAIL_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 docs: ## the documents as a site, in build/site; a broken link is an error
 	@scripts/setup.sh docs

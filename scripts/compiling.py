@@ -2,15 +2,24 @@
 
 The sources stay the reference; compiled_sources.py says how their copies in build/compiled differ. What is
 built is one shared library, and a shim for each module, by which Python's import system finds it, in
-lightrail/_compiled with the digest of all sources (lightrail/native.py reads it). `make compiled` calls this.
+lightrail/_compiled with the digests of all sources (lightrail/native.py reads them). `make compiled` calls
+this for a checkout, and setup.py for a wheel.
+
+What was built before is used again: all of it where nothing that it is made of has changed, and otherwise
+each object whose C, headers and flags are the same. The folder build/compiled may be copied to another place.
 """
 
+import fcntl
+import hashlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -101,8 +110,17 @@ static inline int set_item(PyObject *dict, PyObject *key, PyObject *value)
 }
 #define PyDict_SetItem set_item
 """
+WORK: Final = "build/compiled"
+"""Folder of a tree for copies, C and objects."""
+MADE: Final = "made"
+"""Folder in it with the modules."""
+MADE_OF: Final = "made-of"
+"""File in it: the digest of all that the modules are made of."""
+HOW: Final = ("scripts/compiling.py", "scripts/compiled_sources.py", "pyproject.toml")
+"""Files that decide, beside the sources, what is built."""
 _ASSIGNED: Final = re.compile(r"\s+(cpy_r_r\d+) = (.*);")
 _CAST: Final = re.compile(r'CPy_TypeError\("None", (cpy_r_r\d+)\)')
+_NUMBERED: Final = re.compile(r"\b(__LL|__tmp)(\d+)\b")
 _TRACED: Final = re.compile(r'AddTraceback\("([^"]+)", "([^"]+)", (\d+)')
 
 
@@ -118,10 +136,14 @@ def modules(root: Path) -> list[str]:
     return sorted(path for path in found - left_out if not path.endswith(("/__init__.py", "/main.py")))
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise SystemExit(f"compiling: expected a C compiler, found that {error}") from None
     if done.returncode:
         raise SystemExit(f"compiling: {shlex.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def _say(text: str) -> None:
@@ -149,70 +171,168 @@ def narrowed(generated: Path) -> list[str]:
     return found
 
 
-def build(root: Path, built: Path) -> int:
-    """Compiles the modules of a tree to `built`; returns their number."""
-    from mypyc.build import mypycify
+def renumbered(text: str) -> str:
+    """C whose labels and temporary variables are counted from 0, in each file of its own.
+
+    mypyc counts them over all files, so that a change of one would change those behind it.
+    """
+    numbers: dict[str, int] = {}
+    return _NUMBERED.sub(lambda found: f"{found[1]}{numbers.setdefault(found[0], len(numbers))}", text)
+
+
+class Compiler:
+    """The C compiler that Python was built with, or that the variable CC names, for the C of one folder.
+
+    Args:
+        further: what else the objects depend on, beside their sources, headers and flags.
+    """
+
+    def __init__(self, work: Path, further: str) -> None:
+        variables = sysconfig.get_config_vars()
+        self._work = work
+        self._compiler = shlex.split(os.environ.get("CC", variables["CC"]))
+        self._linker = shlex.split(os.environ.get("LDSHARED", variables["LDSHARED"]))
+        self._flags = [*shlex.split(variables["CFLAGS"]), "-fPIC", "-g0", "-w", "-fvisibility=hidden"]
+        self._flags += ["-MMD", "-include", "first.h"]
+        self._folders = [f"-I{sysconfig.get_paths()['include']}", "-Ibuild", "-I."]
+        version = _run([*self._compiler, "--version"], work)
+        self.identity: Final = "\0".join((version, *self._compiler, *self._linker, *self._flags, further))
+        """What objects are made by; paths of folders are not a part of it."""
+        self._sums: dict[str, str] = {}
+        self.compiled = 0
+        """Number of the objects that were not there."""
+
+    def object_of(self, source: str, *flags: str, folders: tuple[str, ...] = ()) -> str:
+        """Compiles a source, unless its object is there already; both are paths below the folder."""
+        target = f"{source}.o"
+        identity = self.identity + "\0".join(flags)
+        key = self._work / f"{source}.key"
+        if not key.exists() or key.read_text() != self._key(source, identity):
+            key.unlink(missing_ok=True)
+            includes = [*self._folders, *(f"-I{each}" for each in folders)]
+            command = [*self._compiler, *self._flags, *includes, *flags, "-c", source, "-o", target]
+            _run(command, self._work)
+            key.write_text(self._key(source, identity))
+            self.compiled += 1
+        return target
+
+    def link(self, objects: list[str], target: Path) -> None:
+        """Makes a shared library of objects."""
+        _run([*self._linker, *objects, "-o", str(target)], self._work)
+
+    def _key(self, source: str, identity: str) -> str:
+        """The digest of what the object of a source was made of; "" if it is not there."""
+        try:
+            if not (self._work / f"{source}.o").exists():
+                return ""
+            _, _, files = (self._work / f"{source}.d").read_text().replace("\\\n", " ").partition(":")
+            parts = [self._sum(each) for each in files.split()]
+        except OSError:
+            return ""
+        return hashlib.sha256("\0".join((identity, *parts)).encode()).hexdigest()
+
+    def _sum(self, file: str) -> str:
+        """The digest of a file, which no build changes between two looks. Raises OSError."""
+        found = self._sums.get(file)
+        if found is None:
+            found = self._sums[file] = hashlib.sha256((self._work / file).read_bytes()).hexdigest()
+        return found
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """One build at a time in a folder."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build(root: Path, work: Path, built: Path) -> int:
+    """Compiles the modules of a tree to the folder `built`; returns their number.
+
+    Args:
+        work: for copies, C and objects, and what a later build may use of this one.
+
+    Raises SystemExit with what is wrong: no mypy, no C compiler, or sources that can't be compiled.
+    """
+    try:
+        from mypy.version import __version__ as version
+    except ImportError:
+        wanted = "the package mypy, of the version in constraints.txt"
+        raise SystemExit(f"compiling: expected {wanted}, found none") from None
 
     paths = modules(root)
+    with _alone(work):
+        (work / "first.h").write_text(HEADER)
+        compiler = Compiler(work, f"{version} {sys.version}")
+        stubs = [path.relative_to(root).as_posix() for path in sorted((root / "stubs").rglob("*.pyi"))]
+        sources = digest_of(root)
+        parts = (compiler.identity, sources, digest_of(root, (*HOW, *stubs)))
+        made_of = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        record, made = work / MADE_OF, work / MADE
+        if not record.exists() or record.read_text() != made_of:
+            record.unlink(missing_ok=True)
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            _build(root, work, paths, stubs, compiler)
+            (made / MODULES).write_text("".join(f"{path}\n" for path in paths))
+            (made / DIGEST).write_text(sources)
+            record.write_text(made_of)
+        _replace(built, made)
+    return len(paths)
+
+
+def _build(root: Path, work: Path, paths: list[str], stubs: list[str], compiler: Compiler) -> None:
+    """Makes the shared libraries, in the folder MADE of `work`."""
+    from mypyc.build import mypycify
+
     _say(f"{len(paths)} modules become C")
-    work = root / "build/compiled"
     copy(root, work, paths)
-    (work / "first.h").write_text(HEADER)
-    (work / "stubs").mkdir(exist_ok=True)
-    for stub in (root / "stubs").rglob("*.pyi"):
-        target = work / stub.relative_to(root)
+    for each in (*stubs, "pyproject.toml"):
+        target = work / each
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(stub.read_text())
-    (work / "pyproject.toml").write_text((root / "pyproject.toml").read_text())
-    built.mkdir(parents=True, exist_ok=True)
-    for former in built.iterdir():
+        target.write_text((root / each).read_text())
+    # The C of a module that is no longer compiled would be searched, too.
+    for former in (work / "build").glob("*.c"):
         former.unlink()
-    home = Path.cwd()
-    os.chdir(work)
-    try:
+    with chdir(work):
         extensions = mypycify(
             ["--config-file=pyproject.toml", *paths],
             multi_file=True,
             group_name=LIBRARY.removesuffix("__mypyc"),
         )
-    finally:
-        os.chdir(home)
+    for each in (work / "build").glob("__native_*.c"):
+        each.write_text(renumbered(each.read_text()))
     if casts := narrowed(work / "build"):
         raise SystemExit(f"compiling: expected no attribute that is cast to None, found {', '.join(casts)}")
-    variables = sysconfig.get_config_vars()
-    compiler = shlex.split(os.environ.get("CC", variables["CC"]))
-    flags = [*shlex.split(variables["CFLAGS"]), "-fPIC", "-g0", "-w", "-fvisibility=hidden"]
-    flags += [
-        f"-I{sysconfig.get_paths()['include']}",
-        f"-I{work}/build",
-        f"-I{work}",
-        "-include",
-        f"{work}/first.h",
-    ]
-    linker = shlex.split(os.environ.get("LDSHARED", variables["LDSHARED"]))
+    _say("C becomes machine code, on all processors")
+    made = work / MADE
+    library = next(each for each in extensions if each.name.endswith("__mypyc"))
+    shims = [each for each in extensions if each is not library]
+    folders = tuple(library.include_dirs)
 
-    def compiled(source: str, *further: str) -> str:
-        target = str(work / f"{source}.o")
-        _run([*compiler, *flags, *further, "-c", str(work / source), "-o", target])
-        return target
+    def inside(source: str) -> str:
+        return compiler.object_of(source, "-O2", folders=folders)
 
-    with ThreadPool(os.cpu_count() or 1) as pool:
-        _say("C becomes machine code, on all processors")
-        library = next(each for each in extensions if each.name.endswith("__mypyc"))
-        shims = [each for each in extensions if each is not library]
-        inside = [f"-I{each}" for each in library.include_dirs]
-        objects = pool.map(lambda source: compiled(source, "-O2", *inside), library.sources, 1)
-        _run([*linker, *objects, "-o", str(built / f"{library.name}{SUFFIX}")])
+    def shim(extension: "Extension") -> None:
+        compiler.link([compiler.object_of(extension.sources[0], "-O0")], made / f"{extension.name}{SUFFIX}")
 
-        def shim(extension: "Extension") -> None:
-            made = compiled(extension.sources[0], "-O0")
-            _run([*linker, made, "-o", str(built / f"{extension.name}{SUFFIX}")])
-
+    with ThreadPool(len(os.sched_getaffinity(0))) as pool:
+        objects = pool.map(inside, library.sources, 1)
+        compiler.link(objects, made / f"{library.name}{SUFFIX}")
         pool.map(shim, shims, 1)
-    (built / MODULES).write_text("".join(f"{path}\n" for path in paths))
-    (built / DIGEST).write_text(digest_of(root))
-    return len(paths)
+    _say(f"{compiler.compiled} of {len(objects) + len(shims)} objects were compiled")
+
+
+def _replace(built: Path, made: Path) -> None:
+    """Puts what was made in the place of what was built before; a running process keeps the former files."""
+    built.mkdir(parents=True, exist_ok=True)
+    for former in (built / DIGEST, *built.iterdir()):
+        former.unlink(missing_ok=True)
+    for each in sorted(made.iterdir(), key=lambda path: path.name == DIGEST):
+        shutil.copy(each, built)
 
 
 if __name__ == "__main__":
-    _say(f"{build(ROOT, BUILT)} modules are compiled")
+    _say(f"{build(ROOT, ROOT / WORK, BUILT)} modules are compiled")

@@ -8,7 +8,8 @@ import importlib
 import logging
 import sys
 
-from lightrail.cli.serve import ServeError, refuse_without_users
+from lightrail import native
+from lightrail.cli.serve import ServeError, refuse_without_users, say_if_interpreted
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.opening import open_coordinator
 from lightrail.model.settings import Settings
@@ -18,14 +19,23 @@ from lightrail.telemetry.interpreter import OPTIMISED, UNOPTIMISED
 log = logging.getLogger(__name__)
 
 
-def run(role: str, id: int | None, settings: Settings, *, optimised: bool = OPTIMISED) -> int:
+def run(
+    role: str,
+    id: int | None,
+    settings: Settings,
+    *,
+    optimised: bool = OPTIMISED,
+    compiled: native.MachineCode | None = None,
+) -> int:
     """Run until SIGTERM or SIGINT; returns the exit status: 0 after an orderly end, 1 if it could not serve.
 
-    ``id`` None: the process chooses its number.
+    ``id`` None: the process chooses its number. ``compiled`` None: machine code is looked for.
     """
     logs.configure(role, settings.log_level, settings.log_format)
     if not optimised:
         log.warning(UNOPTIMISED)
+    if role in native.ROLES:
+        say_if_interpreted(compiled or native.find())
     try:
         directories.make_data_directory(settings.data)
         if settings.etcd:

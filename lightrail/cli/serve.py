@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lightrail import native
 from lightrail.cli import local_replicas
 from lightrail.cli.local_etcd import LocalEtcd, LocalEtcdError
 from lightrail.cli.local_replicas import LocalReplicasError
@@ -60,6 +61,13 @@ REFUSALS: Final = (
     LocalReplicasError,
     directories.DirectoryRefusedError,
 )
+
+
+def say_if_interpreted(compiled: native.MachineCode) -> None:
+    """One line in the log where frontends and shards of this installation have no machine code to use."""
+    if not compiled.fits:
+        level = logging.WARNING if compiled.is_wrong else logging.INFO
+        log.log(level, "what a message passes is interpreted, for up to twice the CPU: %s", compiled.why_not)
 
 
 def greeting(settings: Settings, has_users: bool) -> str:
@@ -109,11 +117,13 @@ def serve(
     modules: Mapping[str, str] = MODULES,
     limits: Limits | None = None,
     optimised: bool = OPTIMISED,
+    compiled: native.MachineCode | None = None,
     variant: Variant | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT; returns the exit status.
 
     Args:
+        compiled: whether there is machine code for the processes; None: it is looked for.
         variant: what another command than ``lightrail serve`` says in its place.
 
     0: after an orderly end; UNHEALED: no other start helps, as with a store of a newer format; 1: otherwise.
@@ -122,6 +132,7 @@ def serve(
     logs.configure(variant.command, settings.log_level, settings.log_format)
     if not optimised:
         log.warning(UNOPTIMISED)
+    say_if_interpreted(compiled or native.find())
     try:
         directories.make_data_directory(settings.data)
         lock = lock_data_directory(os.path.abspath(settings.data))

@@ -106,6 +106,7 @@ async def _frontend(
     )
     # `serve` starts a gateway beside its frontends.
     frontend.http.gateway = settings.http.reachable if process.supervised else None
+    log.info(native.described())
     frontend.counts.scanner_compiled = int(COMPILED)
     if not COMPILED:
         log.warning("no compiled code reads transfers: messages cost more CPU (docs/operate/running.md)")

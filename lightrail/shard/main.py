@@ -52,6 +52,7 @@ log = logging.getLogger("lightrail.shard")
 
 async def serve(process: Process) -> None:
     """Serves until a request to stop."""
+    log.info(native.described())
     loop = asyncio.get_running_loop()
     counts = ShardCounts(process.settings.memory_mark)
     runner, page = await exposition.of_process(process, registry(SHARD_FAMILIES, counts), shard=counts)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
+from lightrail import native
 from lightrail.model.clock import off_ms, wall_ms
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
@@ -184,6 +185,10 @@ def _build(_: Running) -> Iterable[tuple[Labels, float]]:
     return [((version("lightrail"), platform.python_version()), 1)]
 
 
+def _compiled(running: Running) -> Iterable[tuple[Labels, float]]:
+    return [((), float(native.is_used()))] if running.role in native.ROLES else []
+
+
 def _certificate(running: Running) -> Iterable[tuple[Labels, float]]:
     ends_s = running.certificate_ends_s
     return [] if ends_s is None else [((), ends_s)]
@@ -201,6 +206,14 @@ RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
         "lightrail_python_optimised",
         "1 when the Python of this process was built with optimisations; without, it needs more CPU.",
         "optimised",
+    ),
+    Family(
+        "gauge",
+        "lightrail_modules_compiled",
+        "1 when this frontend or shard passes messages by machine code; 0: its modules are interpreted, for "
+        "up to twice the CPU.",
+        (),
+        _compiled,
     ),
     gauge(
         "lightrail_ready",

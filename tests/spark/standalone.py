@@ -3,28 +3,18 @@
 import os
 import socket
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.support import wait
-from tests.support.deploy.wheels import PIP, build, environment_of_pip
+from tests.support.deploy.wheels import build, install_alone
 
 
 def environment(folder: Path) -> Path:
     """A venv with nothing but the wheel, which finds what it depends on in this one; gives its Python."""
-    wheel = build(folder)
-    home = folder / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=120)
-    python = home / "bin" / "python"
-    install = ("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
-    subprocess.run([*PIP, *install], check=True, timeout=120, env=environment_of_pip())
-    (site,) = (home / "lib").glob("python*/site-packages")
-    # A plain entry of the path: installed packages only, not this tree, which is installed there for editing.
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python
+    return install_alone(build(folder), folder / "venv")
 
 
 class Standalone:

@@ -26,13 +26,14 @@ class Broker:
         command: tuple[str, ...] = ("-m", "lightrail.cli.main", "serve"),
         environ: dict[str, str] | None = None,
         root: Path = ROOT,
+        python: str = sys.executable,
     ) -> None:
         self.data = Path(data)
         arguments = ["--data", str(data), "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", *flags]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAIL_")}
         self.log = open(f"{data}.log", "ab+")  # noqa: SIM115 - closed by stop()
         self.process = subprocess.Popen(
-            [sys.executable, *command, *arguments],
+            [python, *command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self.log,

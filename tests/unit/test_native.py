@@ -1,6 +1,8 @@
 """Compiled modules: processes use all of them or none, and none that are older than their sources."""
 
 import sys
+import types
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -20,14 +22,14 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / native.DIGEST).write_text(native.digest_of(tmp_path))
     (folder / f"{native.LIBRARY}{native.SUFFIX}").touch()
     monkeypatch.setattr(native, "ROOT", tmp_path)
-    monkeypatch.setattr(native, "BUILT", folder)
+    monkeypatch.setattr(native, "COMPILER", tmp_path / "scripts/compiling.py")
     monkeypatch.delenv("LIGHTRAIL_INTERPRETED", raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     return folder
 
 
 def test_an_installed_finder_knows_the_compiled_modules_and_their_library(built: Path) -> None:
-    assert native.install()
+    assert native.install(built)
     finder = sys.meta_path[0]
     assert isinstance(finder, native.Finder)
     found = finder.find_spec("lightrail.apart")
@@ -41,28 +43,60 @@ def test_an_installed_finder_knows_the_compiled_modules_and_their_library(built:
 def test_nothing_is_installed_where_nothing_was_compiled(built: Path) -> None:
     (built / native.DIGEST).unlink()
     before = list(sys.meta_path)
-    assert not native.install()
+    assert not native.install(built)
     assert sys.meta_path == before
+    found = native.find(built)
+    assert "LIGHTRAIL_COMPILED=1 when LightRail is installed" in found.why_not
+    assert not found.is_wrong
+
+
+def test_in_a_checkout_it_is_the_makefile_that_compiles(built: Path) -> None:
+    (built / native.DIGEST).unlink()
+    native.COMPILER.parent.mkdir()
+    native.COMPILER.touch()
+    assert "`make compiled`" in native.find(built).why_not
 
 
 @pytest.mark.parametrize("changed", ["apart", "other"])
-def test_after_a_change_of_any_source_modules_are_interpreted_and_it_is_logged(
-    built: Path, caplog: pytest.LogCaptureFixture, changed: str
+def test_after_a_change_of_any_source_modules_are_interpreted_and_it_is_named(
+    built: Path, changed: str
 ) -> None:
     """Constants of modules that are not compiled are in the code of those that are."""
     (built.parent / f"lightrail/{changed}.py").write_text("ONE = 3\n")
     before = list(sys.meta_path)
-    assert not native.install()
+    assert not native.install(built)
     assert sys.meta_path == before
-    assert "make compiled" in caplog.text
+    assert native.find(built) == native.MachineCode(
+        f"lightrail/{changed}.py has changed since they were compiled: install LightRail again", is_wrong=True
+    )
 
 
-def test_code_for_another_python_is_not_used_and_it_is_logged(
-    built: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_source_that_has_gone_is_a_change(built: Path) -> None:
+    (built.parent / "lightrail/other.py").unlink()
+    assert "lightrail/other.py has changed" in native.find(built).why_not
+
+
+def test_an_installation_without_sources_uses_the_code_that_came_with_its_bytecode(built: Path) -> None:
+    for name in ("apart", "other"):
+        source = built.parent / f"lightrail/{name}.py"
+        source.rename(source.with_suffix(".pyc"))
+    assert native.install(built)
+    # One whose bytecode has gone can't be imported by those that are compiled.
+    (built.parent / "lightrail/other.pyc").unlink()
+    assert "lightrail/other.py has changed" in native.find(built).why_not
+
+
+def test_files_that_came_later_do_not_matter(built: Path) -> None:
+    (built.parent / "lightrail/later.py").write_text("THREE = 3\n")
+    assert native.find(built).fits
+
+
+def test_code_for_another_python_is_not_used_and_it_is_said(built: Path) -> None:
     (built / f"{native.LIBRARY}{native.SUFFIX}").rename(built / f"{native.LIBRARY}.cpython-1-other.so")
-    assert not native.install()
-    assert "another Python" in caplog.text
+    assert not native.install(built)
+    found = native.find(built)
+    assert "another Python" in found.why_not
+    assert found.is_wrong
 
 
 @pytest.mark.parametrize("variable", ["LIGHTRAIL_INTERPRETED", "TRACE_SOCKETS"])
@@ -70,10 +104,27 @@ def test_debuggers_and_traces_see_the_sources(
     built: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "1")
-    assert not native.install()
+    assert not native.install(built)
+    assert not native.find(built).is_wrong
 
 
 def test_a_module_that_was_imported_before_is_an_error(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightrail.apart", native)
     with pytest.raises(RuntimeError, match=r"found lightrail\.apart"):
-        native.install()
+        native.install(built)
+
+
+def test_a_process_says_whether_the_modules_that_it_has_loaded_are_machine_code(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not native.is_used()
+    assert native.install(built)
+    assert not native.is_used()  # none is loaded
+    loaded = types.ModuleType("lightrail.apart")
+    finder = sys.meta_path[0]
+    assert isinstance(finder, native.Finder)
+    loaded.__spec__ = finder.find_spec("lightrail.apart")
+    monkeypatch.setitem(sys.modules, "lightrail.apart", loaded)
+    assert native.is_used()
+    loaded.__spec__ = spec_from_file_location("lightrail.apart", built.parent / "lightrail/apart.py")
+    assert not native.is_used()

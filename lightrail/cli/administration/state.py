@@ -51,7 +51,7 @@ def _status(client: Client, parsed: argparse.Namespace) -> int:
     pairs({"version": status["version"], "ready": status["ready"], **status["totals"]})
     print()
     processes = [each | {"id": _number(each)} for each in status["processes"]]
-    table(processes, ("role", "id", "ready", "restarts"))
+    table(processes, ("role", "id", "ready", "restarts", "compiled"))
     print()
     table(status["shards"], ("id", "serving", "queues", "messages", "bytes", "memory_bytes", "disk_bytes"))
     for reason in status["reasons"]:
@@ -90,6 +90,7 @@ def _findings(status: dict[str, Any], queues: list[dict[str, Any]]) -> Iterable[
     yield from _not_ready(status)
     yield from _about_coordinator(status.get("coordinator", {}))
     yield from _about_python(status.get("unoptimised", []))
+    yield from _about_modules(status["processes"])
     for process in status["processes"]:
         if process["restarts"]:
             yield Finding(
@@ -157,6 +158,18 @@ def _about_python(unoptimised: list[str]) -> Iterable[Finding]:
             "as much CPU again",
             "run the broker with a Python of the distribution, or one that was built with "
             "--enable-optimizations: docs/operate/running.md",
+        )
+
+
+def _about_modules(processes: list[dict[str, Any]]) -> Iterable[Finding]:
+    """One finding for all processes that interpret what a message passes."""
+    names = [f"{each['role']}-{_number(each)}" for each in processes if each.get("compiled") is False]
+    if names:
+        yield Finding(
+            "warning",
+            f"what a message passes is interpreted in {', '.join(names)}, for up to twice the CPU",
+            "in a checkout run `make compiled`, elsewhere install the image or a wheel with machine code: "
+            "docs/operate/running.md",
         )
 
 

@@ -37,6 +37,7 @@ SHARD: Final = (
 )
 """(key, sample) of a shard's row."""
 OPTIMISED: Final = "lightrail_python_optimised"
+COMPILED: Final = "lightrail_modules_compiled"
 COORDINATOR_FULL: Final = "lightrail_coordinator_full"
 FULL: Final = "etcd has no space left and takes no writes"
 """The reason if etcd refused only writes of other processes; their logs have the words of etcd."""
@@ -101,6 +102,7 @@ async def overview(services: "Services", caller: Caller) -> dict[str, Any]:
         "processes": [
             {"role": each.role, "id": each.id, "ready": each.ready, "restarts": each.restarts}
             | {"clock_ahead_seconds": found.get(each, {}).get(health.CLOCK_AHEAD)}
+            | {"compiled": is_compiled(found.get(each, {}))}
             | ({"member": each.member} if each.member else {})
             for each in services.health.members.list()
         ],
@@ -126,6 +128,12 @@ async def _coordinator_members(services: "Services") -> int | None:
         return await services.coordinator.members()
     except CoordinatorError:
         return None
+
+
+def is_compiled(samples: health.Samples) -> bool | None:
+    """Whether a process passes messages by machine code; None for one that passes none, or does not say."""
+    value = samples.get(COMPILED)
+    return None if value is None else bool(value)
 
 
 def unoptimised(own: Running, found: Mapping[Member, health.Samples]) -> list[str]:

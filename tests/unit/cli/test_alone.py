@@ -14,6 +14,7 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
+from lightrail import native
 from lightrail.amqp.values import Symbol
 from lightrail.cli import alone
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
@@ -128,3 +129,13 @@ def test_a_python_without_optimisations_is_one_warning(
     (tmp_path / "data").write_text("no directory")
     assert alone.run("shard", 0, Settings(data=str(tmp_path / "data")), optimised=optimised) == 1
     assert capfd.readouterr().err.count("built without optimisations") == (0 if optimised else 1)
+
+
+@pytest.mark.parametrize(("role", "lines"), [("shard", 1), ("frontend", 1), ("gateway", 0)])
+def test_a_process_that_messages_pass_says_once_that_it_has_no_machine_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], role: str, lines: int
+) -> None:
+    (tmp_path / "data").write_text("no directory")
+    found = native.MachineCode("`make compiled` makes machine code")
+    assert alone.run(role, 0, Settings(data=str(tmp_path / "data")), optimised=True, compiled=found) == 1
+    assert capfd.readouterr().err.count("interpreted") == lines

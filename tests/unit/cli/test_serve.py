@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lightrail import native
 from lightrail.cli import serve
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.settings import Settings
@@ -91,3 +92,24 @@ def test_a_python_without_optimisations_is_one_warning(
     (tmp_path / "data").write_text("no directory")
     assert serve.serve(replace(LOOPBACK, data=str(tmp_path / "data")), optimised=optimised) == 1
     assert capfd.readouterr().err.count("built without optimisations") == (0 if optimised else 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "level"),
+    [
+        (native.MachineCode(""), None),
+        (native.MachineCode("`make compiled` makes machine code"), "info"),
+        (native.MachineCode("a source has changed: run `make compiled`", is_wrong=True), "warning"),
+    ],
+)
+def test_processes_without_machine_code_are_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], found: native.MachineCode, level: str | None
+) -> None:
+    (tmp_path / "data").write_text("no directory")
+    settings = replace(LOOPBACK, data=str(tmp_path / "data"))
+    assert serve.serve(settings, optimised=True, compiled=found) == 1
+    lines = [line for line in capfd.readouterr().err.splitlines() if "interpreted" in line]
+    assert len(lines) == (level is not None)
+    if level is not None:
+        assert f" {level} " in lines[0]
+        assert lines[0].endswith(found.why_not)

@@ -3,8 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lightrail import native
 from lightrail.model.settings import Settings
 from lightrail.model.tls import not_after
 from lightrail.telemetry.metrics import gauge, registry
@@ -45,6 +47,17 @@ def test_ready_is_what_readyz_says() -> None:
     assert 'lightrail_ready{role="shard",id="0"} 0.0' in running.text()
     running.ready = lambda: None
     assert 'lightrail_ready{role="shard",id="0"} 1.0' in running.text()
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_processes_that_messages_pass_say_whether_they_do_so_by_machine_code(
+    monkeypatch: pytest.MonkeyPatch, used: bool
+) -> None:
+    monkeypatch.setattr(native, "is_used", lambda: used)
+    for role in ("frontend", "shard"):
+        sample = f'lightrail_modules_compiled{{role="{role}",id="0"}} {float(used)}'
+        assert sample in Running(role, lambda: 0).text()
+    assert "\nlightrail_modules_compiled{" not in Running("gateway", lambda: 0).text()
 
 
 def test_the_end_of_the_certificate_is_shown_where_tls_is_served(tmp_path: Path) -> None:

@@ -54,3 +54,18 @@ def test_processes_with_a_python_without_optimisations_are_one_warning() -> None
     assert "frontend-0, shard-0" in found.what
     assert "--enable-optimizations" in found.do
     assert diagnose(status(shard(0)) | {"unoptimised": []}, []) == []
+
+
+def test_processes_that_interpret_what_a_message_passes_are_one_warning() -> None:
+    shown = [
+        {"role": "shard", "id": 0, "member": 2, "ready": True, "restarts": 0, "compiled": False},
+        {"role": "frontend", "id": 0, "ready": True, "restarts": 0, "compiled": False},
+        {"role": "frontend", "id": 1, "ready": True, "restarts": 0, "compiled": True},
+        {"role": "gateway", "id": 0, "ready": True, "restarts": 0, "compiled": None},
+        {"role": "shard", "id": 1, "ready": True, "restarts": 0},  # a process of an earlier version
+    ]
+    (found,) = diagnose(status(shard(0)) | {"processes": shown}, [])
+    assert found.severity == "warning"
+    assert "in shard-0/2, frontend-0, for" in found.what
+    assert "`make compiled`" in found.do
+    assert diagnose(status(shard(0)) | {"processes": shown[2:]}, []) == []

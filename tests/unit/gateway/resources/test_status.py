@@ -2,7 +2,7 @@
 
 from lightrail.gateway.processes.health import samples
 from lightrail.gateway.processes.members import Member
-from lightrail.gateway.resources.status import unoptimised
+from lightrail.gateway.resources.status import is_compiled, unoptimised
 from lightrail.telemetry.running import Running
 
 
@@ -23,3 +23,10 @@ def test_processes_whose_python_is_not_optimised_are_named_with_the_gateway_itse
 
 def test_a_process_of_an_earlier_version_has_no_such_sample_and_is_left_out() -> None:
     assert unoptimised(Running("gateway", lambda: 0, optimised=True), {member("shard", 0): {}}) == []
+
+
+def test_a_process_that_passes_no_messages_or_does_not_say_so_is_neither_compiled_nor_interpreted() -> None:
+    assert is_compiled({"lightrail_modules_compiled": 1.0}) is True
+    assert is_compiled(samples(Running("shard", lambda: 0).text())) is False
+    assert is_compiled(samples(Running("gateway", lambda: 0).text())) is None
+    assert is_compiled({}) is None

@@ -40,6 +40,11 @@ def modules() -> list[Extension]:
         print(message, file=sys.stderr)
         return []
     extensions = [Extension(f"lightrail.amqp._{name}", [f"lightrail/amqp/{name}.py"]) for name in NAMES]
+    if sys.platform == "linux":
+        # What syncs commits; elsewhere a thread of Python does (shard/journal/commit_thread.py).
+        extensions.append(
+            Extension("lightrail.shard.journal._syncer", ["lightrail/shard/journal/_syncer.pyx"])
+        )
     # What was built before goes first: the modules call each other in C, so that one that can't be built now
     # must not stay beside newer ones.
     if "build_ext" in sys.argv:

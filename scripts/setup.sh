@@ -38,6 +38,7 @@ compiled() { # what setup.py compiles
     for name in transfers scanner redelivery; do
         echo lightrail/amqp/$name.py lightrail/amqp/_$name.pxd
     done
+    echo lightrail/shard/journal/_syncer.pyx
 }
 
 fresh() { # the stamp of a goal is newer than everything it was made from

@@ -16,9 +16,9 @@ from lightrail.shard.journal.files import RealFile
 from lightrail.shard.journal.store import Commit
 
 try:
-    from lightrail.shard.journal._syncer import Syncer  # type: ignore[import-not-found]
+    from lightrail.shard.journal import _syncer  # type: ignore[attr-defined]
 except ImportError:
-    Syncer = None
+    _syncer = None
 
 
 class PlainWriter:
@@ -27,7 +27,7 @@ class PlainWriter:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._syncer: Any = Syncer(self._event)
+        self._syncer: Any = _syncer.Syncer(self._event)
         self._plain: PlainWrite | None = None
         self._done: Done | None = None
         self._syncing = threading.Thread(target=self._syncer.run, name="sync", daemon=True)
@@ -75,7 +75,7 @@ class CommitThread:
 
     def _write(self, plain: PlainWrite, written: Done) -> None:
         file = plain.file
-        if Syncer is None or not isinstance(file, RealFile):
+        if _syncer is None or not isinstance(file, RealFile):
             self._worker.submit(plain, written)
             return
         if self._plain_writer is None:

@@ -72,9 +72,12 @@ class BuildPy(build_py):
         shutil.rmtree(built, ignore_errors=True)
         if IS_COMPILED:
             sys.path.insert(0, str(HERE))
-            from scripts.compiling import WORK, build
+            from scripts.compiling import WORK, CompilingError, build
 
-            build(HERE, HERE / WORK, built)
+            try:
+                build(HERE, HERE / WORK, built)
+            except CompilingError as error:
+                raise SystemExit(f"compiling: {error}") from None
         else:
             print(
                 "lightrail: what a message passes is not compiled; LIGHTRAIL_COMPILED=1 does so, in minutes",

@@ -18,11 +18,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from lightrail.native import BUILT, DIGEST, LIBRARY, MODULES, ROOT, SUFFIX, digest_of
 from scripts.compiled_sources import copy
@@ -110,6 +110,8 @@ static inline int set_item(PyObject *dict, PyObject *key, PyObject *value)
 }
 #define PyDict_SetItem set_item
 """
+A = TypeVar("A")
+B = TypeVar("B")
 WORK: Final = "build/compiled"
 """Folder of a tree for copies, C and objects."""
 MADE: Final = "made"
@@ -130,19 +132,22 @@ def modules(root: Path) -> list[str]:
     found = {path.relative_to(root).as_posix() for room in ROOMS for path in root.glob(room)}
     missing = sorted(path for path in left_out if not (root / path).exists())
     if missing:
-        raise SystemExit(
-            f"compiling: expected {', '.join(missing)}, which LEFT_OUT names, found no such file"
-        )
+        raise CompilingError(f"expected {', '.join(missing)}, which LEFT_OUT names, found no such file")
     return sorted(path for path in found - left_out if not path.endswith(("/__init__.py", "/main.py")))
 
 
+class CompilingError(Exception):
+    """What was expected for the modules to be compiled, and what was found."""
+
+
 def _run(command: list[str], folder: Path) -> str:
+    """What a program prints. Raises CompilingError."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise SystemExit(f"compiling: expected a C compiler, found that {error}") from None
+        raise CompilingError(f"expected a C compiler, found that {error}") from None
     if done.returncode:
-        raise SystemExit(f"compiling: {shlex.join(command)}\n{done.stdout}{done.stderr}")
+        raise CompilingError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
@@ -203,7 +208,10 @@ class Compiler:
         """Number of the objects that were not there."""
 
     def object_of(self, source: str, *flags: str, folders: tuple[str, ...] = ()) -> str:
-        """Compiles a source, unless its object is there already; both are paths below the folder."""
+        """Compiles a source, unless its object is there already; both are paths below the folder.
+
+        Raises CompilingError.
+        """
         target = f"{source}.o"
         identity = self.identity + "\0".join(flags)
         key = self._work / f"{source}.key"
@@ -217,7 +225,7 @@ class Compiler:
         return target
 
     def link(self, objects: list[str], target: Path) -> None:
-        """Makes a shared library of objects."""
+        """Makes a shared library of objects. Raises CompilingError."""
         _run([*self._linker, *objects, "-o", str(target)], self._work)
 
     def _key(self, source: str, identity: str) -> str:
@@ -239,6 +247,12 @@ class Compiler:
         return found
 
 
+def on_all_processors(work: Callable[[A], B], on: Iterable[A]) -> list[B]:
+    """Results of a function, of threads that wait for programs. Raises what the function does."""
+    with ThreadPool(len(os.sched_getaffinity(0))) as pool:
+        return pool.map(work, on, 1)
+
+
 @contextmanager
 def _alone(work: Path) -> Iterator[None]:
     """One build at a time in a folder."""
@@ -254,13 +268,14 @@ def build(root: Path, work: Path, built: Path) -> int:
     Args:
         work: for copies, C and objects, and what a later build may use of this one.
 
-    Raises SystemExit with what is wrong: no mypy, no C compiler, or sources that can't be compiled.
+    Raises CompilingError: no mypy, no C compiler, or C that can't be compiled. What mypy finds in the sources
+    it prints itself, and raises SystemExit.
     """
     try:
         from mypy.version import __version__ as version
     except ImportError:
         wanted = "the package mypy, of the version in constraints.txt"
-        raise SystemExit(f"compiling: expected {wanted}, found none") from None
+        raise CompilingError(f"expected {wanted}, found none") from None
 
     paths = modules(root)
     with _alone(work):
@@ -302,26 +317,24 @@ def _build(root: Path, work: Path, paths: list[str], stubs: list[str], compiler:
             multi_file=True,
             group_name=LIBRARY.removesuffix("__mypyc"),
         )
-    for each in (work / "build").glob("__native_*.c"):
-        each.write_text(renumbered(each.read_text()))
+    for generated in (work / "build").glob("__native_*.c"):
+        generated.write_text(renumbered(generated.read_text()))
     if casts := narrowed(work / "build"):
-        raise SystemExit(f"compiling: expected no attribute that is cast to None, found {', '.join(casts)}")
+        raise CompilingError(f"expected no attribute that is cast to None, found {', '.join(casts)}")
     _say("C becomes machine code, on all processors")
     made = work / MADE
     library = next(each for each in extensions if each.name.endswith("__mypyc"))
     shims = [each for each in extensions if each is not library]
     folders = tuple(library.include_dirs)
 
-    def inside(source: str) -> str:
-        return compiler.object_of(source, "-O2", folders=folders)
-
     def shim(extension: "Extension") -> None:
         compiler.link([compiler.object_of(extension.sources[0], "-O0")], made / f"{extension.name}{SUFFIX}")
 
-    with ThreadPool(len(os.sched_getaffinity(0))) as pool:
-        objects = pool.map(inside, library.sources, 1)
-        compiler.link(objects, made / f"{library.name}{SUFFIX}")
-        pool.map(shim, shims, 1)
+    objects = on_all_processors(
+        lambda source: compiler.object_of(source, "-O2", folders=folders), library.sources
+    )
+    compiler.link(objects, made / f"{library.name}{SUFFIX}")
+    on_all_processors(shim, shims)
     _say(f"{compiler.compiled} of {len(objects) + len(shims)} objects were compiled")
 
 
@@ -335,4 +348,7 @@ def _replace(built: Path, made: Path) -> None:
 
 
 if __name__ == "__main__":
-    _say(f"{build(ROOT, ROOT / WORK, BUILT)} modules are compiled")
+    try:
+        _say(f"{build(ROOT, ROOT / WORK, BUILT)} modules are compiled")
+    except CompilingError as wrong:
+        sys.exit(f"compiling: {wrong}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.compiling import Compiler, renumbered
+from scripts.compiling import Compiler, CompilingError, on_all_processors, renumbered
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_one_whose_object_or_header_has_gone_is_compiled_again(work: Path) -> No
     (work / "build/one.c.o").unlink()
     assert compiled(work) == 1
     (work / "build/own.h").unlink()
-    with pytest.raises(SystemExit, match=r"own\.h"):
+    with pytest.raises(CompilingError, match=r"own\.h"):
         compiled(work)
 
 
@@ -59,10 +59,17 @@ def test_a_copy_of_the_folder_has_the_same_objects(work: Path, tmp_path: Path) -
 
 def test_a_compiler_that_is_not_there_is_one_line(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", str(work / "no-compiler"))
-    with pytest.raises(SystemExit, match=r"compiling: expected a C compiler, found that .*no-compiler"):
+    with pytest.raises(CompilingError, match=r"expected a C compiler, found that .*no-compiler"):
         Compiler(work, "")
 
 
 def test_labels_and_temporary_variables_are_counted_in_each_file() -> None:
     text = "goto __LL8355; x = __tmp8356; __LL8355: __tmp8357 = __tmp8356; CPyL3: not__tmp4;"
     assert renumbered(text) == "goto __LL0; x = __tmp1; __LL0: __tmp2 = __tmp1; CPyL3: not__tmp4;"
+
+
+def test_what_can_not_be_compiled_ends_the_build_with_the_words_of_the_compiler(work: Path) -> None:
+    (work / "build/two.c").write_text("int two = ;\n")
+    compiler = Compiler(work, "")
+    with pytest.raises(CompilingError, match=r"two\.c:1"):
+        on_all_processors(compiler.object_of, ["build/one.c", "build/two.c"])

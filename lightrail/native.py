@@ -35,21 +35,22 @@ def digest_of(root: Path) -> str:
 
 
 class Finder:
-    """Finds compiled modules, ahead of their sources."""
+    """Finds compiled modules of a folder, ahead of their sources."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, built: Path, names: frozenset[str]) -> None:
+        self.built = built
         self.names = names
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """See importlib.abc.MetaPathFinder."""
         if name not in self.names:
             return None
-        file = str(BUILT / f"{name}{SUFFIX}")
+        file = str(self.built / f"{name}{SUFFIX}")
         return spec_from_file_location(name, file, loader=ExtensionFileLoader(name, file))
 
 
-def install() -> bool:
-    """Makes the imports that follow find compiled modules; returns whether there are any.
+def install(built: Path = BUILT) -> bool:
+    """Makes the imports that follow find the compiled modules of a folder; returns whether there are any.
 
     Raises RuntimeError: some of them were imported before, as sources.
     """
@@ -57,11 +58,11 @@ def install() -> bool:
         # Neither a debugger nor a profile (cli/trace) sees calls in machine code.
         return False
     try:
-        paths = (BUILT / MODULES).read_text().split()
-        digest = (BUILT / DIGEST).read_text()
+        paths = (built / MODULES).read_text().split()
+        digest = (built / DIGEST).read_text()
     except OSError:
         return False
-    if not (BUILT / f"{LIBRARY}{SUFFIX}").exists():
+    if not (built / f"{LIBRARY}{SUFFIX}").exists():
         log.warning("the compiled modules are not used, as they are of another Python: run `make compiled`")
         return False
     if digest_of(ROOT) != digest:
@@ -72,5 +73,5 @@ def install() -> bool:
         raise RuntimeError(
             f"expected to be installed before the modules of a message, found {', '.join(early)}"
         )
-    sys.meta_path.insert(0, Finder(names | {LIBRARY}))
+    sys.meta_path.insert(0, Finder(built, names | {LIBRARY}))
     return True

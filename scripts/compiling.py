@@ -5,17 +5,20 @@ built is one shared library, and a shim for each module, by which Python's impor
 lightrail/_compiled with the digest of all sources (lightrail/native.py reads it). `make compiled` calls this.
 """
 
+import argparse
+import hashlib
 import os
-import re
 import shlex
 import subprocess
 import sys
 import sysconfig
+from functools import cache
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lightrail.native import BUILT, DIGEST, LIBRARY, MODULES, ROOT, SUFFIX, digest_of
+from scripts.compiled_checks import identified, narrowed, traps
 from scripts.compiled_sources import copy
 
 if TYPE_CHECKING:
@@ -101,9 +104,10 @@ static inline int set_item(PyObject *dict, PyObject *key, PyObject *value)
 }
 #define PyDict_SetItem set_item
 """
-_ASSIGNED: Final = re.compile(r"\s+(cpy_r_r\d+) = (.*);")
-_CAST: Final = re.compile(r'CPy_TypeError\("None", (cpy_r_r\d+)\)')
-_TRACED: Final = re.compile(r'AddTraceback\("([^"]+)", "([^"]+)", (\d+)')
+STRICT: Final = "\nstrict = true\nwarn_return_any = false\nwarn_redundant_casts = false\n"
+"""Settings of mypy for copies, in which fields of composites are Any."""
+BUILT_FOR_TESTS: Final = ROOT / "build/compiled_for_tests"
+"""Where tests/conftest.py finds the form for tests."""
 
 
 def modules(root: Path) -> list[str]:
@@ -124,46 +128,60 @@ def _run(command: list[str]) -> None:
         raise SystemExit(f"compiling: {shlex.join(command)}\n{done.stdout}{done.stderr}")
 
 
+def _inputs(target: Path) -> list[str]:
+    """The files that an object was compiled of, as the compiler has listed them; none if it has not."""
+    listed = target.with_suffix(".d")
+    return listed.read_text().partition(":")[2].replace("\\\n", " ").split() if listed.exists() else []
+
+
+class Objects:
+    """Compiles C to objects, but for those whose command and input are what they were."""
+
+    def __init__(self) -> None:
+        self._digest = cache(lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest())
+
+    def _key(self, command: list[str], target: Path) -> str | None:
+        try:
+            return "\n".join([shlex.join(command), *map(self._digest, _inputs(target))])
+        except OSError:
+            return None
+
+    def make(self, command: list[str], target: Path) -> None:
+        known = target.with_suffix(".key")
+        if target.exists() and known.exists() and known.read_text() == self._key(command, target):
+            return
+        known.unlink(missing_ok=True)
+        _run([*command, "-MMD", "-MF", str(target.with_suffix(".d")), "-o", str(target)])
+        known.write_text(self._key(command, target) or "")
+
+
 def _say(text: str) -> None:
     print(f"compiling: {text}", file=sys.stderr, flush=True)
 
 
-def narrowed(generated: Path) -> list[str]:
-    """Places where an attribute is cast to None, each as "file:line (function)".
+def build(root: Path, work: Path, built: Path, *, for_tests: bool = False) -> int:
+    """Compiles the modules of a tree to `built`; returns their number.
 
-    mypy takes an attribute that was set to None for None until the function ends, whatever is called
-    meanwhile; the cast raises TypeError where Python compares. Read the attribute in another function there.
+    Args:
+        work: for copies and C.
+        for_tests: see compiled_sources.py.
     """
-    found = []
-    for file in sorted(generated.glob("__native_*.c")):
-        lines = file.read_text().split("\n")
-        values: dict[str, str] = {}
-        for number, line in enumerate(lines):
-            if assigned := _ASSIGNED.match(line):
-                values[assigned[1]] = assigned[2]
-            cast = _CAST.search(line)
-            if cast and "->_" in values.get(cast[1], ""):
-                traced = _TRACED.search("\n".join(lines[number : number + 8]))
-                place = f"{traced[1]}:{traced[3]} ({traced[2]})" if traced else f"{file.name}:{number + 1}"
-                found.append(place)
-    return found
-
-
-def build(root: Path, built: Path) -> int:
-    """Compiles the modules of a tree to `built`; returns their number."""
     from mypyc.build import mypycify
 
+    digest = digest_of(root)
     paths = modules(root)
+    if places := traps(root, paths):
+        raise SystemExit(f"compiling: expected code that mypyc compiles as it is, found {', '.join(places)}")
     _say(f"{len(paths)} modules become C")
-    work = root / "build/compiled"
-    copy(root, work, paths)
+    copy(root, work, paths, for_tests=for_tests)
     (work / "first.h").write_text(HEADER)
     (work / "stubs").mkdir(exist_ok=True)
     for stub in (root / "stubs").rglob("*.pyi"):
         target = work / stub.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(stub.read_text())
-    (work / "pyproject.toml").write_text((root / "pyproject.toml").read_text())
+    settings = (root / "pyproject.toml").read_text()
+    (work / "pyproject.toml").write_text(settings.replace("\nstrict = true\n", STRICT))
     built.mkdir(parents=True, exist_ok=True)
     for former in built.iterdir():
         former.unlink()
@@ -177,8 +195,8 @@ def build(root: Path, built: Path) -> int:
         )
     finally:
         os.chdir(home)
-    if casts := narrowed(work / "build"):
-        raise SystemExit(f"compiling: expected no attribute that is cast to None, found {', '.join(casts)}")
+    if places := narrowed(work / "build") + identified(work / "build"):
+        raise SystemExit(f"compiling: expected code that does what Python does, found {', '.join(places)}")
     variables = sysconfig.get_config_vars()
     compiler = shlex.split(os.environ.get("CC", variables["CC"]))
     flags = [*shlex.split(variables["CFLAGS"]), "-fPIC", "-g0", "-w", "-fvisibility=hidden"]
@@ -191,18 +209,21 @@ def build(root: Path, built: Path) -> int:
     ]
     linker = shlex.split(os.environ.get("LDSHARED", variables["LDSHARED"]))
 
+    objects = Objects()
+
     def compiled(source: str, *further: str) -> str:
-        target = str(work / f"{source}.o")
-        _run([*compiler, *flags, *further, "-c", str(work / source), "-o", target])
-        return target
+        target = work / f"{source}.o"
+        objects.make([*compiler, *flags, *further, "-c", str(work / source)], target)
+        return str(target)
 
     with ThreadPool(os.cpu_count() or 1) as pool:
         _say("C becomes machine code, on all processors")
         library = next(each for each in extensions if each.name.endswith("__mypyc"))
         shims = [each for each in extensions if each is not library]
         inside = [f"-I{each}" for each in library.include_dirs]
-        objects = pool.map(lambda source: compiled(source, "-O2", *inside), library.sources, 1)
-        _run([*linker, *objects, "-o", str(built / f"{library.name}{SUFFIX}")])
+        level = "-O0" if for_tests else "-O2"  # A minute where it is three.
+        made = pool.map(lambda source: compiled(source, level, *inside), library.sources, 1)
+        _run([*linker, *made, "-o", str(built / f"{library.name}{SUFFIX}")])
 
         def shim(extension: "Extension") -> None:
             made = compiled(extension.sources[0], "-O0")
@@ -210,9 +231,21 @@ def build(root: Path, built: Path) -> int:
 
         pool.map(shim, shims, 1)
     (built / MODULES).write_text("".join(f"{path}\n" for path in paths))
-    (built / DIGEST).write_text(digest_of(root))
+    (built / DIGEST).write_text(digest)
     return len(paths)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compiles the modules that a message passes.")
+    parser.add_argument(
+        "--for-tests",
+        action="store_true",
+        help="interpreted classes may derive from compiled ones; to build/compiled_for_tests",
+    )
+    for_tests = parser.parse_args().for_tests
+    work, built = ("build/for_tests", BUILT_FOR_TESTS) if for_tests else ("build/compiled", BUILT)
+    _say(f"{build(ROOT, ROOT / work, built, for_tests=for_tests)} modules are compiled")
+
+
 if __name__ == "__main__":
-    _say(f"{build(ROOT, BUILT)} modules are compiled")
+    main()

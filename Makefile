@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run dev quick test test-slow check setup lint types imports unit compiled wheel docs bench bench-peers soak fuzz compose-test constraints clean
+.PHONY: help run dev quick test test-slow check setup lint types imports unit compiled test-compiled wheel docs bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -73,6 +73,12 @@ compiled: dev ## machine code of the modules that a message passes, for the fron
 wheel: dev ## a wheel with machine code for this Python and this kind of machine, in dist; some minutes, unless `make compiled` was run
 	LIGHTRAIL_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
+# What a process of the tests can have as machine code; the other suites have processes, which use what `make compiled` makes.
+COMPILED := $(addprefix tests/unit/,amqp frontend service_bus shard shard_client wire) tests/model $(SIMULATED)
+test-compiled: setup ## machine code in a form for tests, and what computes on it: models, simulated crashes, unit tests
+	$(BIN)/python -m scripts.compiling --for-tests
+	LIGHTRAIL_TEST_FORM=compiled $(BIN)/pytest -m "not soak" -n 2 $(COMPILED) $(ARGS)
+
 docs: ## the documents as a site, in build/site; a broken link is an error
 	@scripts/setup.sh docs
 	$(BIN)/mkdocs build --strict
@@ -100,4 +106,4 @@ constraints: setup ## write constraints.txt from what is installed
 	@mv $(VENV)/constraints.txt constraints.txt
 
 clean: ## remove what was set up; data stays
-	rm -rf $(VENV) tests/interop/node_modules tests/interop/jms/target tests/interop/azure/java/target tests/interop/vertx/target tests/interop/go/vendor tests/interop/go/target tests/interop/rust/target tests/brokers/artemis/target tests/brokers/broker-j/target .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build/compiled lightrail/_compiled
+	rm -rf $(VENV) tests/interop/node_modules tests/interop/jms/target tests/interop/azure/java/target tests/interop/vertx/target tests/interop/go/vendor tests/interop/go/target tests/interop/rust/target tests/brokers/artemis/target tests/brokers/broker-j/target .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build/compiled build/for_tests build/compiled_for_tests lightrail/_compiled

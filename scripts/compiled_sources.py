@@ -1,9 +1,16 @@
-"""Sources as mypyc reads them (scripts/compiling.py): copies that are changed in three ways.
+"""Sources as mypyc reads them (scripts/compiling.py): copies that are changed in five ways.
 
 1. A plain dataclass gets its constructor in words: mypyc would call the interpreted one, which is made when
    the class is, and it can't make a dataclass that is generic.
 2. A class that stands behind another one in a list of bases becomes a trait.
 3. An annotation `memoryview` of a named tuple is quoted: mypyc looks the name up where it is not.
+4. A class with a length says in words that an object is true if it is not empty: where it may also be None,
+   mypyc takes each object for true.
+5. Fields of composites are Any: they are what their annotations say when they were decoded, and may be None
+   when they were made (performatives.py), which would be a TypeError wherever one is read.
+
+For tests, interpreted classes may derive from all classes, as those of simulations do: a method is called
+through a table where the compiler would else know that nobody overrides it.
 
 Lines keep their numbers, but for those behind imports that a constructor needs.
 """
@@ -19,6 +26,7 @@ PLAIN: Final = frozenset(
     f"dataclass({options})" for options in ("slots=True, eq=False, repr=False", "eq=False, repr=False")
 )
 """Decorators of classes that only get a constructor from them."""
+DERIVABLE: Final = "@mypyc_attr(allow_interpreted_subclasses=True)"
 
 
 @dataclass(frozen=True)
@@ -169,7 +177,9 @@ def _field(path: str, node: ast.AnnAssign, text: str, *, is_keyword: bool) -> Fi
 class Module:
     """One module on its way to the compiler."""
 
-    def __init__(self, sources: Sources, path: str, traits: set[tuple[str, str]]) -> None:
+    def __init__(
+        self, sources: Sources, path: str, traits: set[tuple[str, str]], *, for_tests: bool = False
+    ) -> None:
         self._sources = sources
         self._path = path
         self._lines = list(sources.lines(path))
@@ -184,8 +194,11 @@ class Module:
                 if (path, each.name) in traits:
                     self._lines[each.lineno - 2] = f"{' ' * each.col_offset}@trait"
                     self._types["trait"] = "mypy_extensions"
+                self._say_what_is_true(each)
                 if any(ast.unparse(base) == "NamedTuple" for base in each.bases):
                     self._quote(each)
+                elif for_tests and not self._is_of_python(each):
+                    self._derive(each)
         self._import()
 
     @property
@@ -197,6 +210,28 @@ class Module:
             if ast.unparse(each.annotation) == "memoryview":
                 at = each.annotation.lineno - 1
                 self._lines[at] = self._lines[at].replace(": memoryview", ': "memoryview"')
+
+    def _say_what_is_true(self, of: ast.ClassDef) -> None:
+        """Writes `__bool__` in the empty line behind `__len__`."""
+        methods = {each.name: each for each in of.body if isinstance(each, ast.FunctionDef)}
+        length = methods.get("__len__")
+        if length is None or "__bool__" in methods:
+            return
+        place = length.end_lineno or 0
+        if self._lines[place].strip():
+            raise SystemExit(f"compiling: {self._path}:{place + 1}: expected an empty line behind __len__")
+        self._lines[place] = f"{' ' * length.col_offset}def __bool__(self) -> bool: return len(self) > 0"
+
+    def _is_of_python(self, of: ast.ClassDef) -> bool:
+        """Whether it is an enumeration or an error, which Python's own types make."""
+        names = {ast.unparse(base) for base in of.bases}
+        return any(name.endswith(("Enum", "Error", "Exception")) for name in names)
+
+    def _derive(self, of: ast.ClassDef) -> None:
+        """Lets interpreted classes derive, in the empty line ahead of the class, or behind what is there."""
+        place = min([of.lineno, *(each.lineno for each in of.decorator_list)]) - 2
+        self._lines[place] = f"{self._lines[place]}\n{DERIVABLE}".lstrip("\n")
+        self._needed["mypyc_attr"] = "mypy_extensions"  # Python calls it ahead of dataclass.
 
     def _construct(self, of: ast.ClassDef) -> None:
         """Writes the constructor of a plain dataclass in the empty line behind its fields."""
@@ -323,12 +358,29 @@ def traits_of(sources: Sources, paths: Iterable[str]) -> set[tuple[str, str]]:
     return found
 
 
-def copy(root: Path, to: Path, paths: list[str]) -> None:
+def composites(lines: list[str], tree: ast.Module) -> str:
+    """A module whose composites have fields of any type, but for those that may be None."""
+    lines = list(lines)
+    for of in tree.body:
+        if isinstance(of, ast.ClassDef) and any(
+            ast.unparse(each).startswith("composite(") for each in of.decorator_list
+        ):
+            for each in own_fields(of):
+                text = _text(each.annotation)
+                if "None" not in text:
+                    at = each.lineno - 1
+                    lines[at] = lines[at].replace(f": {text}", ": Any", 1)
+    return "\n".join(lines)
+
+
+def copy(root: Path, to: Path, paths: list[str], *, for_tests: bool = False) -> None:
     """Writes the tree as the compiler reads it; files that are the same are left alone."""
     sources = Sources(root)
     traits = traits_of(sources, paths)
     for path in sorted(each.relative_to(root).as_posix() for each in (root / "lightrail").rglob("*.py")):
-        text = Module(sources, path, traits).text if path in paths else "\n".join(sources.lines(path))
+        text = composites(sources.lines(path), sources.tree(path))
+        if path in paths:
+            text = Module(sources, path, traits, for_tests=for_tests).text
         target = to / path
         if not target.exists() or target.read_text() != text:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ What was built before is used again: all of it where nothing that it is made of 
 each object whose C, headers and flags are the same. The folder build/compiled may be copied to another place.
 """
 
+import argparse
 import fcntl
 import hashlib
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lightrail.native import BUILT, DIGEST, LIBRARY, MODULES, ROOT, SUFFIX, digest_of
+from scripts.compiled_checks import identified, narrowed, traps
 from scripts.compiled_sources import copy
 
 if TYPE_CHECKING:
@@ -114,16 +116,23 @@ A = TypeVar("A")
 B = TypeVar("B")
 WORK: Final = "build/compiled"
 """Folder of a tree for copies, C and objects."""
+WORK_FOR_TESTS: Final = "build/for_tests"
+BUILT_FOR_TESTS: Final = ROOT / "build/compiled_for_tests"
+"""Where tests/conftest.py finds the form for tests."""
+STRICT: Final = "\nstrict = true\nwarn_return_any = false\nwarn_redundant_casts = false\n"
+"""Settings of mypy for copies, in which fields of composites are Any."""
 MADE: Final = "made"
 """Folder in it with the modules."""
 MADE_OF: Final = "made-of"
 """File in it: the digest of all that the modules are made of."""
-HOW: Final = ("scripts/compiling.py", "scripts/compiled_sources.py", "pyproject.toml")
+HOW: Final = (
+    "pyproject.toml",
+    "scripts/compiled_checks.py",
+    "scripts/compiled_sources.py",
+    "scripts/compiling.py",
+)
 """Files that decide, beside the sources, what is built."""
-_ASSIGNED: Final = re.compile(r"\s+(cpy_r_r\d+) = (.*);")
-_CAST: Final = re.compile(r'CPy_TypeError\("None", (cpy_r_r\d+)\)')
 _NUMBERED: Final = re.compile(r"\b(__LL|__tmp)(\d+)\b")
-_TRACED: Final = re.compile(r'AddTraceback\("([^"]+)", "([^"]+)", (\d+)')
 
 
 def modules(root: Path) -> list[str]:
@@ -153,27 +162,6 @@ def _run(command: list[str], folder: Path) -> str:
 
 def _say(text: str) -> None:
     print(f"compiling: {text}", file=sys.stderr, flush=True)
-
-
-def narrowed(generated: Path) -> list[str]:
-    """Places where an attribute is cast to None, each as "file:line (function)".
-
-    mypy takes an attribute that was set to None for None until the function ends, whatever is called
-    meanwhile; the cast raises TypeError where Python compares. Read the attribute in another function there.
-    """
-    found = []
-    for file in sorted(generated.glob("__native_*.c")):
-        lines = file.read_text().split("\n")
-        values: dict[str, str] = {}
-        for number, line in enumerate(lines):
-            if assigned := _ASSIGNED.match(line):
-                values[assigned[1]] = assigned[2]
-            cast = _CAST.search(line)
-            if cast and "->_" in values.get(cast[1], ""):
-                traced = _TRACED.search("\n".join(lines[number : number + 8]))
-                place = f"{traced[1]}:{traced[3]} ({traced[2]})" if traced else f"{file.name}:{number + 1}"
-                found.append(place)
-    return found
 
 
 def renumbered(text: str) -> str:
@@ -262,11 +250,12 @@ def _alone(work: Path) -> Iterator[None]:
         yield
 
 
-def build(root: Path, work: Path, built: Path) -> int:
+def build(root: Path, work: Path, built: Path, *, for_tests: bool = False) -> int:
     """Compiles the modules of a tree to the folder `built`; returns their number.
 
     Args:
         work: for copies, C and objects, and what a later build may use of this one.
+        for_tests: see compiled_sources.py.
 
     Raises CompilingError: no mypy, no C compiler, or C that can't be compiled. What mypy finds in the sources
     it prints itself, and raises SystemExit.
@@ -290,7 +279,7 @@ def build(root: Path, work: Path, built: Path) -> int:
             record.unlink(missing_ok=True)
             shutil.rmtree(made, ignore_errors=True)
             made.mkdir()
-            _build(root, work, paths, stubs, compiler)
+            _build(root, work, paths, stubs, compiler, for_tests=for_tests)
             (made / MODULES).write_text("".join(f"{path}\n" for path in paths))
             (made / DIGEST).write_text(sources)
             record.write_text(made_of)
@@ -298,16 +287,22 @@ def build(root: Path, work: Path, built: Path) -> int:
     return len(paths)
 
 
-def _build(root: Path, work: Path, paths: list[str], stubs: list[str], compiler: Compiler) -> None:
+def _build(
+    root: Path, work: Path, paths: list[str], stubs: list[str], compiler: Compiler, *, for_tests: bool
+) -> None:
     """Makes the shared libraries, in the folder MADE of `work`."""
     from mypyc.build import mypycify
 
+    if places := traps(root, paths):
+        raise CompilingError(f"expected code that mypyc compiles as it is, found {', '.join(places)}")
     _say(f"{len(paths)} modules become C")
-    copy(root, work, paths)
-    for each in (*stubs, "pyproject.toml"):
+    copy(root, work, paths, for_tests=for_tests)
+    for each in stubs:
         target = work / each
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text((root / each).read_text())
+    settings = (root / "pyproject.toml").read_text()
+    (work / "pyproject.toml").write_text(settings.replace("\nstrict = true\n", STRICT))
     # The C of a module that is no longer compiled would be searched, too.
     for former in (work / "build").glob("*.c"):
         former.unlink()
@@ -319,8 +314,8 @@ def _build(root: Path, work: Path, paths: list[str], stubs: list[str], compiler:
         )
     for generated in (work / "build").glob("__native_*.c"):
         generated.write_text(renumbered(generated.read_text()))
-    if casts := narrowed(work / "build"):
-        raise CompilingError(f"expected no attribute that is cast to None, found {', '.join(casts)}")
+    if places := narrowed(work / "build") + identified(work / "build"):
+        raise CompilingError(f"expected code that does what Python does, found {', '.join(places)}")
     _say("C becomes machine code, on all processors")
     made = work / MADE
     library = next(each for each in extensions if each.name.endswith("__mypyc"))
@@ -330,8 +325,9 @@ def _build(root: Path, work: Path, paths: list[str], stubs: list[str], compiler:
     def shim(extension: "Extension") -> None:
         compiler.link([compiler.object_of(extension.sources[0], "-O0")], made / f"{extension.name}{SUFFIX}")
 
+    level = "-O0" if for_tests else "-O2"  # A minute where it is three.
     objects = on_all_processors(
-        lambda source: compiler.object_of(source, "-O2", folders=folders), library.sources
+        lambda source: compiler.object_of(source, level, folders=folders), library.sources
     )
     compiler.link(objects, made / f"{library.name}{SUFFIX}")
     on_all_processors(shim, shims)
@@ -347,8 +343,20 @@ def _replace(built: Path, made: Path) -> None:
         shutil.copy(each, built)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compiles the modules that a message passes.")
+    parser.add_argument(
+        "--for-tests",
+        action="store_true",
+        help="interpreted classes may derive from compiled ones; to build/compiled_for_tests",
+    )
+    for_tests = parser.parse_args().for_tests
+    work, built = (WORK_FOR_TESTS, BUILT_FOR_TESTS) if for_tests else (WORK, BUILT)
     try:
-        _say(f"{build(ROOT, ROOT / WORK, BUILT)} modules are compiled")
+        _say(f"{build(ROOT, ROOT / work, built, for_tests=for_tests)} modules are compiled")
     except CompilingError as wrong:
         sys.exit(f"compiling: {wrong}")
+
+
+if __name__ == "__main__":
+    main()

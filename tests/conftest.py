@@ -1,6 +1,7 @@
 """What holds for every test: the same examples in every run, unless somebody looks for new ones.
 
 `LIGHTRAIL_EXAMPLES=new` draws fresh Hypothesis examples; a failing one prints the line that repeats it.
+`LIGHTRAIL_TEST_FORM=compiled` runs tests on compiled modules (tests/support/form.py).
 """
 
 import gc
@@ -11,8 +12,11 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings
 
+from tests.support import form
 from tests.support.broker import Broker
 
+# This file is loaded ahead of those that import lightrail's modules.
+form.install()
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("new", deadline=None, print_blob=True)
 settings.load_profile("new" if os.environ.get("LIGHTRAIL_EXAMPLES") == "new" else "same")
@@ -33,6 +37,19 @@ def _seldom_collected(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.set_threshold(50_000, 20, 100)
     yield
     gc.set_threshold(*before)
+
+
+def pytest_configure() -> None:
+    if form.IS_COMPILED:
+        form.watch_replacements()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that can't run on compiled modules are left out where they are used."""
+    if form.IS_COMPILED:
+        left_out = [item for item in items if item.nodeid.startswith(tuple(form.LEFT_OUT))]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 CONTAINERS: Final = frozenset(

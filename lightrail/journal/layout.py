@@ -294,7 +294,7 @@ def encode_transaction(record: TransactionStep) -> bytes:
     """Body of a Transaction record."""
     detail = record.detail.encode()
     fixed = TRANSACTION_FIXED.pack(record.id, record.state, record.shard, len(detail), len(record.blob))
-    return fixed + detail + record.blob
+    return b"".join((fixed, detail, record.blob))
 
 
 def decode_transaction(data: Bytes, start: int, end: int, flags: int) -> TransactionStep:

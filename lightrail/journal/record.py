@@ -305,7 +305,7 @@ class TransactionStep:
     detail: str = "{}"
     """JSON. PREPARED: the work (shard/transactions/prepared.py); COMMITTED: the shards that have not ended
     the transaction."""
-    blob: bytes = b""
+    blob: bytes | memoryview = b""
     """PREPARED: the messages that the transaction sends, in the order of the work."""
     flags: int = 0
 

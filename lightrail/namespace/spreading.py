@@ -204,7 +204,7 @@ def left_over(
     # Where an action has changed since, or makes new ids, a queue has the message with its former content.
     former = Former(
         [((position, queue), payload) for position, payload, queue in carried - wanted],
-        (((position, queue), payload) for position, payload, queue in wanted - carried),
+        [((position, queue), payload) for position, payload, queue in wanted - carried],
     )
     for group in groups:
         parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}

@@ -20,6 +20,7 @@ from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.replica_sets import ReplicaSet
 from lightrail.journal.record import range_of
+from lightrail.model.clock import wall_ms
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from lightrail.shard.effects.actions import Actions
@@ -194,7 +195,7 @@ async def open_engine(
     """
     process = joining.process
     started = time.perf_counter()
-    now_ms = Server.now_ms()
+    now_ms = wall_ms()
     standby = None if replica is None else replica.standby
     storage, recovered = recover(
         process, data_directory, cluster, judge, map, counts, now_ms, replicas, standby

@@ -82,8 +82,8 @@ async def attach(connection: "ClientConnection", link: Link, until_ms: int = 0) 
         condition, description, info = error.condition, error.description, error.info
     except (ServiceError, InvalidPolicyError) as refusal:
         condition, description, info = _condition_of(refusal), str(refusal), None
-    except CoordinatorError as error:
-        unknown = unknown_name("this name", error)
+    except CoordinatorError as unreachable:
+        unknown = unknown_name("this name", unreachable)
         condition, description, info = unknown.condition, unknown.description, unknown.info
     except Exception:
         log.exception("an attach could not be processed")

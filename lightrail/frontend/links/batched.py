@@ -98,7 +98,8 @@ def unpacked(event: Transfers, now_ms: int) -> Iterator[tuple[ConditionError | N
     """The runs of all transfers of an event; a transfer that can't be read has an error."""
     for id, payload in one_by_one(event):
         try:
-            yield from ((None, run.event) for run in runs(event, id, payload, now_ms, by_priority=True))
+            for run in runs(event, id, payload, now_ms, by_priority=True):
+                yield None, run.event
         except ConditionError as error:
             yield error, event
 

@@ -167,8 +167,8 @@ class Unconfirmed:
     def take(self, first: int, count: int) -> list[Range]:
         """Removes outcomes that the shard has stored. Returns those that the client waits for."""
         states = self._states
-        there = (number for number in range(first, first + count) if number in states)
-        return list(_ranges((number, states.pop(number)) for number in there))
+        there = [number for number in range(first, first + count) if number in states]
+        return list(_ranges([(number, states.pop(number)) for number in there]))
 
     def all(self) -> list[Range]:
         """All outcomes that the shard has not answered."""
@@ -178,8 +178,8 @@ class Unconfirmed:
         self._states.clear()
 
     def _others(self, first: int, last: int, state: Any) -> list[Range]:
-        others = (number for number in range(first, last + 1) if number not in self._states)
-        return list(_ranges((number, state) for number in others))
+        others = [number for number in range(first, last + 1) if number not in self._states]
+        return list(_ranges([(number, state) for number in others]))
 
 
 def _ranges(outcomes: Iterable[tuple[int, Any]]) -> Iterator[Range]:

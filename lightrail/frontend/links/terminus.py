@@ -219,8 +219,8 @@ def name_of(address: object) -> str:
         )
     try:
         return queue_name(address)
-    except SystemNameError as error:
-        raise ConditionError(conditions.NOT_FOUND, str(error)) from None
+    except SystemNameError as reserved:
+        raise ConditionError(conditions.NOT_FOUND, str(reserved)) from None
     except InvalidNameError as error:
         raise ConditionError(conditions.INVALID_FIELD, str(error)) from None
 

@@ -214,8 +214,8 @@ class RequestLink(RequestingLink):
         except ConditionError as error:
             self._connection.log_refused(error.condition, error.description)
             return _error(error.condition, error.description)
-        except DecodeError as error:
-            return _error(conditions.DECODE_ERROR, str(error))
+        except DecodeError as malformed:
+            return _error(conditions.DECODE_ERROR, str(malformed))
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -302,8 +302,8 @@ class RequestLink(RequestingLink):
         """The producer for a queue that receives answers."""
         try:
             name = queue_name(address)
-        except InvalidNameError as error:
-            raise ConditionError(conditions.NOT_FOUND, f"reply-to: {error}") from None
+        except InvalidNameError as invalid:
+            raise ConditionError(conditions.NOT_FOUND, f"reply-to: {invalid}") from None
         found = self._postings.get(name)
         if found is not None and not found.closed:
             self._postings.move_to_end(name)

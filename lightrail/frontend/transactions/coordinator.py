@@ -100,8 +100,8 @@ class CoordinatorLink(Bound):
                     self._declare(request, number, event.settled)
                 else:
                     self._discharge(request.txn_id, bool(request.fail), number, event.settled)
-            except DecodeError as error:
-                self._refuse(number, event.settled, conditions.DECODE_ERROR, str(error))
+            except DecodeError as malformed:
+                self._refuse(number, event.settled, conditions.DECODE_ERROR, str(malformed))
             except ConditionError as error:
                 self._refuse(number, event.settled, error.condition, error.description)
         if not self._closed and self._link.credit <= COORDINATOR_CREDIT // 2:

@@ -4,7 +4,7 @@ A message without one would be for no receiver of a session, and so nobody would
 rejects it; of a batch, all messages.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -66,10 +66,11 @@ class SessionProducer(ProducerLink):
 
     def refusal(self, event: Transfers) -> ConditionError | None:
         """See ProducerLink."""
-        refusals: Iterator[ConditionError | None] = (
-            self._refusal(event, payload) for _, payload in one_by_one(event)
-        )
-        return next((each for each in refusals if each is not None), None)
+        for _, payload in one_by_one(event):
+            refusal = self._refusal(event, payload)
+            if refusal is not None:
+                return refusal
+        return None
 
     def _refusal(self, event: Transfers, payload: bytes) -> ConditionError | None:
         if event.message_format and event.message_format != BATCHED:

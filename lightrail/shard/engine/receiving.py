@@ -139,13 +139,13 @@ class Receiving:
                         rest = [left, *parts[index + 1 :]]
                 else:
                     self._apply(peer, part, now_ms)
-            except NumberMissingError as error:
-                frontends.ask_to_greet(peer, str(error), now_ms)
+            except NumberMissingError as missing:
+                frontends.ask_to_greet(peer, str(missing), now_ms)
             except StoreBusyError:
                 # This frame and later ones wait until the commit under way has ended.
                 rest = parts[index:]
-            except StoreBrokenError as error:
-                self._answers.fail(error)
+            except StoreBrokenError as broken:
+                self._answers.fail(broken)
             except Exception as error:
                 self._not_applied(peer, part, error, position.lsn != lsn, now_ms)
             if rest is not None:
@@ -251,8 +251,8 @@ class Receiving:
                     self._settling.credit(peer, takeover.credit, now_ms)
             except StoreBusyError:
                 self._settling.takeovers.put_back(takeover)
-            except StoreBrokenError as error:
-                self._answers.fail(error)
+            except StoreBrokenError as broken:
+                self._answers.fail(broken)
             except Exception as error:
                 kind = Kind.PRODUCER_OPEN if isinstance(body, ProducerOpen) else Kind.CONSUMER_OPEN
                 opened = frame(kind, link=link)

@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.effects.actions import Actions, Read
-from lightrail.shard.journal.commit import Worker
+from lightrail.shard.journal.commit import Jobs, Worker
 from lightrail.shard.journal.commit_thread import CommitThread
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.startup.storage import DiskWatch
@@ -52,21 +52,23 @@ class Server:
         archiver: Archiver | None = None,
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Actions], None] = lambda _: None,
+        worker: Callable[[asyncio.AbstractEventLoop, str], Jobs] = Worker,
     ) -> None:
         """Listens to frontends. Raises OSError: the address can't be bound.
 
         Args:
-            clock: monotonic seconds, for the times of commits.
+            clock: monotonic seconds, for the times of turns and commits.
             ask: requests the deletions and moves of actions from the coordinator.
+            worker: makes a thread of this name.
         """
         self._loop = loop
         self._engine = engine
         self._store = store
         self._counts = counts
-        self._committer = CommitThread(loop, Worker(loop, "commit"))
-        self._reader = Worker(loop, "read")
+        self._committer = CommitThread(loop, worker(loop, "commit"))
+        self._reader = worker(loop, "read")
         self._archiver = archiver
-        self._archive_thread = Worker(loop, "archive") if archiver is not None else None
+        self._archive_thread = worker(loop, "archive") if archiver is not None else None
         self._archive_due_ms = 0
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._commit: Commit | None = None
@@ -109,8 +111,7 @@ class Server:
         self._beat()
         self._poll_directory()
 
-    @staticmethod
-    def now_ms() -> int:
+    def now_ms(self) -> int:
         """Wall clock in milliseconds."""
         return wall_ms()
 
@@ -118,8 +119,8 @@ class Server:
 
     def _receive(self, identity: bytes, parts: list[Part]) -> None:
         if self._until_s is None:
-            self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
-        if identity in self._backlog or time.perf_counter() >= self._until_s:
+            self._until_s = self._clock() + SHARD_INTAKE_MS / 1000
+        if identity in self._backlog or self._clock() >= self._until_s:
             self._engine.heard(identity, self.now_ms())
             self._wait_in_line(identity, parts)
         else:
@@ -156,7 +157,7 @@ class Server:
             return  # Or there was a turn meanwhile.
         self._going_on = False
         backlog = self._backlog
-        until_s = self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
+        until_s = self._until_s = self._clock() + SHARD_INTAKE_MS / 1000
         while backlog and not self._store.is_crowded:
             identity, line = next(iter(backlog.items()))
             rest = self._apply(identity, line.popleft())
@@ -166,7 +167,7 @@ class Server:
                 backlog.move_to_end(identity)
             else:
                 del backlog[identity]
-            if time.perf_counter() >= until_s:
+            if self._clock() >= until_s:
                 break
         if backlog and not self._store.is_crowded:
             # Otherwise it continues when the commit under way has ended.
@@ -255,7 +256,7 @@ class Server:
         self._engine.commit_begun()
         self._commit = commit
         self._idle.clear()
-        started = time.perf_counter()
+        started = self._clock()
         work = None if self._stream is None else self._stream.begun(commit)
         self._committer.submit(commit, partial(self._end_commit, commit, started), work)
 
@@ -283,7 +284,7 @@ class Server:
                 self._store.end_commit(commit)
                 waits = self._stream is not None and self._stream.end(commit)
                 messages = self._engine.commit_ended(self.now_ms())
-                self._counts.synced(messages, time.perf_counter() - started)
+                self._counts.synced(messages, self._clock() - started)
                 if self._archiver is not None:
                     self._archive()
                 if waits and self._engine.answers.is_due and self._store.pending:

@@ -147,7 +147,9 @@ class View:
     def holders(self) -> Iterator[Consumer]:
         """All consumers with messages in flight, and the attached ones; those of ended links one by one."""
         packed = self.consumers.packed
-        yield from (each for each in self.consumers if each is not packed)
+        for each in self.consumers:
+            if each is not packed:
+                yield each
         yield from self._contents.locks.ended.copies()
 
     @property

@@ -326,14 +326,13 @@ class Memory:
         if self.resident > self.mark:
             asked, head_bits = self.asked, self.head_bytes.bit_length()
             found = [queue for queue in self._queues if asked.get(queue) != (queue.resident, head_bits)]
-            yield from self._while_above(queue for queue in found if queue not in planned)
+            yield from self._while_above([queue for queue in found if queue not in planned])
 
     def with_large_heads(self) -> Iterator["Queue"]:
         """Queues whose head may be spilled, the largest first, while the messages exceed the mark."""
         if self.resident > self.mark:
-            yield from self._while_above(
-                queue for queue in self._queues if queue.resident > limits.HEAD_BYTES_MIN
-            )
+            found = [queue for queue in self._queues if queue.resident > limits.HEAD_BYTES_MIN]
+            yield from self._while_above(found)
 
     def _while_above(self, queues: Iterable["Queue"]) -> Iterator["Queue"]:
         for queue in sorted(queues, key=_resident, reverse=True):

@@ -15,6 +15,7 @@ from lightrail.gateway.app import Gateway, open_services
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.services import Services
+from lightrail.model.clock import wall_ms
 from lightrail.model.settings import Settings
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
@@ -95,7 +96,7 @@ class JournalScene:
             counts=counts,
             memory_mark=1 << 30,
             max_delivery_count=10,
-            now_ms=Server.now_ms(),
+            now_ms=wall_ms(),
         )
         loop = asyncio.get_running_loop()
         server = Server(loop, engine, store, counts, self.wiring, f"ipc://{self.directory}/shard-{shard}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import zmq
 
+from lightrail.model.clock import wall_ms
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
@@ -125,7 +126,7 @@ def play(
             counts=counts,
             memory_mark=1 << 30,
             max_delivery_count=10,
-            now_ms=Server.now_ms(),
+            now_ms=wall_ms(),
             marks=marks,
         )
         address = f"ipc://{tmp_path}/shard"

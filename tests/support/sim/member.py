@@ -73,6 +73,9 @@ class WatchedJournal(Journal):
 class SimServer(Server):
     """The server of an owner."""
 
+    def now_ms(self) -> int:
+        return _life().member.shard.cluster.now_ms()
+
     def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
         life = LIFE.get()
         for _, parts in output:
@@ -149,8 +152,8 @@ class MemberLife:
         joining: Any = SimpleNamespace(
             process=process,
             coordinator=coordinator,
-            wiring=Wiring(cluster.loop),
-            new_wiring=lambda: Wiring(cluster.loop),
+            wiring=self._wiring(),
+            new_wiring=self._wiring,
             own=own,
             reachable=lambda address: address,
             leave=_leave,
@@ -184,6 +187,11 @@ class MemberLife:
         await replica.close()
         await start.close(self.journal)
         cluster.network.gone(self.host)
+
+    def _wiring(self) -> Wiring:
+        wiring = Wiring(self.member.shard.cluster.loop)
+        wiring._context = self.context  # type: ignore[assignment]
+        return wiring
 
     async def _own(self, found: ReplicaSet, files: SimFiles) -> SimServer:
         shard, process = self.member.shard, self.process
@@ -223,7 +231,10 @@ class MemberLife:
 
         address = f"sim://{self.name}"
         loop = cluster.loop
-        return SimServer(loop, engine, journal, counts, Wiring(loop), address, clock=loop.time, ask=ask)
+        wiring = self._wiring()
+        return SimServer(
+            loop, engine, journal, counts, wiring, address, clock=loop.time, ask=ask, worker=_worker
+        )
 
     def end(self, *, is_noticed: bool) -> None:
         """Nothing of this process happens any more."""
@@ -349,10 +360,6 @@ def simulated(cluster: Any) -> Iterator[None]:
         "lightrail.shard.replication.standing_by.RealFiles": lambda _: _life().member.files,
         "lightrail.shard.replication.standing_by.LAG_RECORDS": LAG_RECORDS,
         "lightrail.shard.replication.standing_by.AT_ONCE": LAG_RECORDS // 2,
-        "lightrail.wire.sockets.wiring.context": lambda _: _life().context,
-        "lightrail.shard.engine.server.Worker": _worker,
-        "lightrail.shard.engine.server.time": _Time(cluster.loop),
-        "lightrail.shard.engine.server.Server.now_ms": staticmethod(cluster.now_ms),
     }
     with contextlib.ExitStack() as stack:
         for name, value in replacements.items():

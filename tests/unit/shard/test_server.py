@@ -9,6 +9,7 @@ import zmq
 
 from lightrail.cluster.readers import Reader
 from lightrail.journal.archive import segment_name
+from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.contents import RealFolders
 from lightrail.shard.archiving.retention import Rule
@@ -261,7 +262,7 @@ def test_a_lock_comes_back_by_a_timer_and_not_by_a_heartbeat(tmp_path: Path) -> 
 def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: Path) -> None:
     async def run() -> None:
         journal = Journal(RealFiles(tmp_path / "shard-0"), "c", 0, segment_bytes=10_000)
-        recovered = journal.recover(1 << 30, Server.now_ms())
+        recovered = journal.recover(1 << 30, wall_ms())
         archiver = Archiver(
             journal,
             RealFolders(tmp_path / "archive"),
@@ -278,7 +279,7 @@ def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: 
             counts=counts,
             memory_mark=1 << 30,
             max_delivery_count=10,
-            now_ms=Server.now_ms(),
+            now_ms=wall_ms(),
         )
         address = f"ipc://{tmp_path}/shard"
         loop = asyncio.get_running_loop()

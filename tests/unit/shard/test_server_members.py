@@ -7,6 +7,7 @@ from pathlib import Path
 
 import zmq
 
+from lightrail.model.clock import wall_ms
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.commit_thread import CommitThread
@@ -79,7 +80,7 @@ def play(test: Callable[[OwnerServer], Awaitable[None]], tmp_path: Path) -> None
             counts=counts,
             memory_mark=1 << 30,
             max_delivery_count=10,
-            now_ms=Server.now_ms(),
+            now_ms=wall_ms(),
         )
         address = f"ipc://{tmp_path}/shard"
         server = Server(loop, engine, journal, counts, Wiring(loop), address)

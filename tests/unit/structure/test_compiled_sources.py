@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts import compiled_sources, compiling
+from scripts import compiled_checks, compiled_sources, compiling
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = compiling.modules(ROOT)
@@ -75,7 +75,8 @@ def test_functions_keep_their_lines_but_for_imports_ahead_of_them(copies: Path) 
             [
                 each.lineno
                 for each in ast.walk(ast.parse((folder / path).read_text()))
-                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name != "__init__"
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+                and each.name not in ("__init__", "__bool__")
             ]
             for folder in (ROOT, copies)
         )
@@ -142,4 +143,160 @@ def test_a_cast_of_an_attribute_to_none_is_found_and_that_of_a_result_is_not(tmp
             "    }\n"
             f'        CPy_AddTraceback("made/{number}.py", "end", 12, CPyStatic_globals);\n'
         )
-    assert compiling.narrowed(tmp_path) == ["made/0.py:12 (end)"]
+    assert compiled_checks.narrowed(tmp_path) == ["made/0.py:12 (end)"]
+
+
+def copied(tmp_path: Path, source: str, **options: bool) -> str:
+    """What the compiler reads of a module."""
+    path = tmp_path / "lightrail/made.py"
+    path.parent.mkdir()
+    path.write_text(dedent(source).lstrip())
+    compiled_sources.copy(tmp_path, tmp_path / "to", ["lightrail/made.py"], **options)
+    return (tmp_path / "to/lightrail/made.py").read_text()
+
+
+def test_a_class_with_a_length_says_that_an_empty_object_is_false(tmp_path: Path) -> None:
+    """mypyc would only compare `Line | None` with None, where Python asks for the length, too."""
+    text = copied(
+        tmp_path,
+        '''
+        """Made up."""
+
+
+        class Line:
+            def __len__(self) -> int:
+                return 0
+
+
+        class Other:
+            def __len__(self) -> int:
+                return 0
+
+            def __bool__(self) -> bool:
+                return True
+        ''',
+    )
+    names: dict[str, Any] = {}
+    exec(text, names)
+    assert names["Line"].__bool__(names["Line"]()) is False
+    assert bool(names["Other"]())
+    assert text.count("__bool__") == 2
+
+
+def test_for_tests_interpreted_classes_may_derive_from_all_but_those_of_python(tmp_path: Path) -> None:
+    text = copied(
+        tmp_path,
+        '''
+        """Made up."""
+
+        from dataclasses import dataclass
+        from enum import Enum
+        from typing import NamedTuple
+
+
+        class Own:
+            pass
+
+
+        # A comment.
+        @dataclass(slots=True)
+        class Kept:
+            number: int
+
+
+        class Base:
+            pass
+
+
+        class Both(Own, Base):
+            pass
+
+
+        class Pair(NamedTuple):
+            first: int
+
+
+        class Kind(Enum):
+            ONE = 1
+
+
+        class MadeUpError(Exception):
+            pass
+        ''',
+        for_tests=True,
+    )
+    marked = {}
+    for each in ast.parse(text).body:
+        if isinstance(each, ast.ClassDef):
+            marked[each.name] = [ast.unparse(decorator) for decorator in each.decorator_list]
+    derivable = compiled_sources.DERIVABLE.removeprefix("@")
+    assert marked == {
+        "Own": [derivable],
+        "Kept": [derivable, "dataclass(slots=True)"],
+        "Base": ["trait", derivable],
+        "Both": [derivable],
+        "Pair": [],
+        "Kind": [],
+        "MadeUpError": [],
+    }
+
+
+def test_identity_of_a_tuple_that_was_made_for_it_is_found_and_that_of_an_object_is_not(
+    tmp_path: Path,
+) -> None:
+    """As mypyc writes `key is not MISSING` for tuples of a known length, and `run is GONE`."""
+    (tmp_path / "__native_keys.c").write_text(
+        "    cpy_r_r43 = PyTuple_New(2);\n"
+        "    cpy_r_r45 = cpy_r_r43 == cpy_r_r44;\n"
+        '        CPy_AddTraceback("made/keys.py", "key_of", 68, CPyStatic_globals);\n'
+        "}\n"
+        "    cpy_r_r43 = CPyStatic_runs___GONE;\n"
+        "    cpy_r_r45 = cpy_r_run == cpy_r_r43;\n"
+    )
+    assert compiled_checks.identified(tmp_path) == ["made/keys.py:68 (key_of)"]
+
+
+def test_one_name_for_several_errors_and_a_generator_for_later_are_found(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(
+        dedent("""
+            def caught() -> None:
+                try:
+                    pass
+                except KeyError as error:
+                    raise ValueError from error
+                except TypeError as error:
+                    raise ValueError from error
+                except OSError as other:
+                    raise ValueError from other
+
+
+            def lazy(found: list[int]) -> Iterator[int]:
+                later = (each for each in found)
+                yield from (each for each in found)
+                yield sum(each for each in later)
+                yield from [*(each for each in found)]
+                found += (each for each in found)
+                yield next(each for each in found)
+        """).lstrip()
+    )
+    assert compiled_checks.traps(tmp_path, ["made.py"]) == [
+        "made.py:6 (error)",
+        "made.py:13 (generator)",
+        "made.py:14 (generator)",
+    ]
+
+
+def test_the_compiled_modules_have_neither(copies: Path) -> None:
+    assert not compiled_checks.traps(copies, MODULES)
+
+
+def test_fields_of_composites_may_be_none(copies: Path) -> None:
+    """A source that was decoded has `dynamic`, and one that the broker has made may have None there."""
+    names = {}
+    for each in ast.parse((copies / "lightrail/amqp/performatives.py").read_text()).body:
+        if isinstance(each, ast.ClassDef) and each.name == "Source":
+            names = {
+                ast.unparse(it.target): ast.unparse(it.annotation) for it in compiled_sources.own_fields(each)
+            }
+    assert names["dynamic"] == names["durable"] == "Any"
+    assert names["address"] == "str | Described | None"

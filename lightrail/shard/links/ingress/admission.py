@@ -286,8 +286,8 @@ class Admission:
             try:
                 for record in self._tags(entry, done):
                     self._store.append(record, now_ms)
-            except StoreError as error:
-                return error
+            except StoreError as refused:
+                return refused
         if count or whole or producer.last_number == number:
             producer.last_number = number
             producer.part = 0 if whole else done

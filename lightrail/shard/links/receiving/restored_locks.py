@@ -89,7 +89,7 @@ def _holder(number: int, locks: list[KeptLock]) -> Holder:
     options = ConsumerOptions(first=after, lock_ms=key.own_lock_ms, lock_key=key.key, lock_ends=key.lock_ends)
     blame = None
     if key.lock_ends is LockEnding.BY_TIME:
-        counting = (lock for lock in locks if lock.counts)
+        counting = [lock for lock in locks if lock.counts]
         blame = (None, [each for lock in counting for each in range(lock.number, lock.number + lock.length)])
     return Holder(
         number,

@@ -218,7 +218,7 @@ class Termini:
     def _make_room(self, user: str) -> None:
         """Drops the tags of the user's links that have most, until a sixteenth of its share is free."""
         share = self._tags.share(user, TERMINI_TAGS_MAX)
-        every = (terminus for known in self._by_queue.values() for terminus in known.values())
+        every = [terminus for known in self._by_queue.values() for terminus in known.values()]
         own = [terminus for terminus in every if terminus.user == user]
         for terminus in sorted(own, key=lambda terminus: -len(terminus.tags)):
             if self._tags.of(user) <= share * 15 // 16:

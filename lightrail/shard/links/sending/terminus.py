@@ -80,7 +80,7 @@ class Terminus:
     def arriving_before(self, tags: Iterable[bytes], number: int) -> list[bytes]:
         """Those of these tags that a batch before `number` has, which is not answered."""
         wanted = frozenset(tags)
-        arriving = (found for each, found in self._arriving.items() if each < number)
+        arriving = [found for each, found in self._arriving.items() if each < number]
         return [tag for found in arriving for tag in found if tag in wanted]
 
     def settle(self, stored: Iterable[bytes], arriving: Iterable[bytes] = (), number: int = 0) -> None:

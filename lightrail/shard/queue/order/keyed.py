@@ -188,7 +188,7 @@ class Delays:
     def on_disk(self, count: int) -> list[Run]:
         """The messages to be enqueued next that are only on disk, of the first `count`, by sequence."""
         first = sorted(sequence for _, sequence in nsmallest(count, self._scheduled_due))
-        found = (self.line.find(sequence, sequence + 1) for sequence in first)
+        found = [self.line.find(sequence, sequence + 1) for sequence in first]
         runs = [self.line.runs[index] for index in found if index >= 0]
         return [run for run in runs if run.batch.data is None]
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from lightrail.model import limits, orders
 from lightrail.shard.queue.lines.sparse import Sparse
-from lightrail.shard.queue.values.keys import MISSING, Key, Look, key_of, size_of
+from lightrail.shard.queue.values.keys import MISSING, TEXT, Key, Look, key_of, size_of
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run
 
@@ -65,7 +65,7 @@ class MessageKeys:
             return self._kept[run.sequence]
         key = key_of(self._read(run.batch.message(run.first)))
         kind = key[0]
-        if (kind == 4 or kind >= 6) and key is not MISSING and len(key[1]) > self._size_max:
+        if (kind == TEXT or 6 <= kind < MISSING[0]) and len(key[1]) > self._size_max:
             self._size_max = size_of(key)
         return key
 

@@ -164,6 +164,7 @@ def ready_again(run: Run, *, singles: bool) -> Iterator[Run]:
     """
     run = run.until(0)
     if singles and run.batch.ends is None:
-        yield from (whole(run.cut(index, index + 1)) for index in range(run.count))
+        for index in range(run.count):
+            yield whole(run.cut(index, index + 1))
     else:
         yield run

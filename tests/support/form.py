@@ -1,0 +1,63 @@
+"""The form of the modules that a message passes, in the process of the tests: sources, or machine code.
+
+`LIGHTRAIL_TEST_FORM=compiled` selects what `python -m scripts.compiling --for-tests` has made (ADR 81).
+Compiled code calls functions of its modules in C, has their constants in it, and its classes can't be
+changed: a test that replaces one of these is left out. Processes that tests start choose for themselves.
+"""
+
+import importlib
+import inspect
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from lightrail import native
+
+BUILT: Final = Path(__file__).parents[2] / "build/compiled_for_tests"
+IS_COMPILED: Final = os.environ.get("LIGHTRAIL_TEST_FORM") == "compiled"
+LEFT_OUT: Final[dict[str, str]] = {}
+"""Tests that can't run on compiled modules, by the beginnings of their ids, and why."""
+
+
+def install() -> None:
+    """Before lightrail's modules are imported. Raises pytest.UsageError: this form is not there."""
+    if IS_COMPILED and not native.install(BUILT):
+        raise pytest.UsageError(
+            "expected compiled modules of these sources, found none: python -m scripts.compiling --for-tests"
+        )
+
+
+@cache
+def compiled() -> frozenset[str]:
+    """The names of the modules that are machine code."""
+    paths = (BUILT / native.MODULES).read_text().split()
+    return frozenset(path.removesuffix(".py").replace("/", ".") for path in paths)
+
+
+def is_fixed(owner: Any, name: str) -> bool:
+    """Whether compiled code does not see that an attribute of a module, class or object is replaced."""
+    if inspect.ismodule(owner):
+        # Constants of other modules are in the code, too.
+        return owner.__name__ in compiled() or (owner.__name__.startswith("lightrail.") and name.isupper())
+    kind = owner if isinstance(owner, type) else type(owner)
+    return any(each.__module__ in compiled() and name in vars(each) for each in kind.__mro__)
+
+
+def watch_replacements() -> None:
+    """From now on tests that replace what compiled code does not look up are skipped at that line."""
+    setattr_of_pytest = pytest.MonkeyPatch.setattr
+
+    def setattr_or_skip(self: pytest.MonkeyPatch, target: Any, name: Any, *rest: Any, **options: Any) -> None:
+        if isinstance(target, str):
+            module, _, attribute = target.rpartition(".")
+            owner: Any = importlib.import_module(module)
+        else:
+            owner, attribute = target, name
+        if is_fixed(owner, attribute):
+            pytest.skip(f"replaces {attribute} of {owner!r}, which compiled code does not look up")
+        setattr_of_pytest(self, target, name, *rest, **options)
+
+    pytest.MonkeyPatch.setattr = setattr_or_skip  # type: ignore[method-assign]

@@ -105,8 +105,7 @@ class Server:
             per_turn=SHARD_MESSAGES,
             copies=False,
         )
-        self.address = self._socket.address
-        """With the port that the system chose."""
+        self.address = self._socket.address  # with the port that the system chose
         self._poll: asyncio.TimerHandle | None = None
         self._beat()
         self._poll_directory()

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 
@@ -125,6 +126,11 @@ def test_a_process_says_whether_the_modules_that_it_has_loaded_are_machine_code(
     assert isinstance(finder, native.Finder)
     loaded.__spec__ = finder.find_spec("lightrail.apart")
     monkeypatch.setitem(sys.modules, "lightrail.apart", loaded)
+    assert native.is_used()
+    # As of a module that a compiled one has imported.
+    loaded.__spec__ = ModuleSpec(
+        "lightrail.apart", None, origin=str(built / f"lightrail/apart{native.SUFFIX}")
+    )
     assert native.is_used()
     loaded.__spec__ = spec_from_file_location("lightrail.apart", built.parent / "lightrail/apart.py")
     assert not native.is_used()

@@ -10,7 +10,8 @@
    when they were made (performatives.py), which would be a TypeError wherever one is read.
 
 For tests, interpreted classes may derive from all classes, as those of simulations do: a method is called
-through a table where the compiler would else know that nobody overrides it.
+through a table where the compiler would else know that nobody overrides it. From a trait no interpreted class
+can derive: for `Producer` there is `DerivableProducer`.
 
 Lines keep their numbers, but for those behind imports that a constructor needs.
 """
@@ -199,6 +200,8 @@ class Module:
                     self._quote(each)
                 elif for_tests and not self._is_of_python(each):
                     self._derive(each)
+                    if (path, each.name) in traits:
+                        self._lines += ["", DERIVABLE, f"class Derivable{each.name}({each.name}): pass", ""]
         self._import()
 
     @property

@@ -80,7 +80,7 @@ def _require_nobody_else(owning: Any) -> None:
     owning._on_accepted()
 
 
-def _answer_at_once(answers: Any, waiters: Any, refusals: Any) -> None:
+def _answer_at_once(answers: Any, waiters: Any, refusals: Any, **_: Any) -> None:
     answers._send(waiters, refusals)
 
 

@@ -26,7 +26,7 @@ SEEN = ("acknowledged before the sync (1)", "accepted before all have it (1)")
 
 def run(module: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.simulation.{module}", *arguments],
+        [sys.executable, "-m", "tests.support.form", f"tests.simulation.{module}", *arguments],
         env=os.environ | {"PYTHONHASHSEED": "0"},
         cwd=ROOT,
         capture_output=True,

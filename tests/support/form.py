@@ -3,11 +3,14 @@
 `LIGHTRAIL_TEST_FORM=compiled` selects what `python -m scripts.compiling --for-tests` has made (ADR 81).
 Compiled code calls functions of its modules in C, has their constants in it, and its classes can't be
 changed: a test that replaces one of these is left out. Processes that tests start choose for themselves.
+`python -m tests.support.form MODULE ARGUMENTS` runs another module in this form, such as a simulation.
 """
 
 import importlib
 import inspect
 import os
+import runpy
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,16 +21,33 @@ from lightrail import native
 
 BUILT: Final = Path(__file__).parents[2] / "build/compiled_for_tests"
 IS_COMPILED: Final = os.environ.get("LIGHTRAIL_TEST_FORM") == "compiled"
-LEFT_OUT: Final[dict[str, str]] = {}
+TRAITS: Final = ("lightrail.shard_client.links",)
+"""Modules with classes from which interpreted ones can't derive; others stand in their place."""
+LEFT_OUT: Final[dict[str, str]] = {
+    "tests/simulation/test_members.py::test_a_broken_law_is_seen": "methods of compiled classes are replaced",
+    "tests/simulation/test_members.py::test_every_broken_law_is_seen": "the same",
+    "tests/unit/shard/test_kept_locks.py": "a thread is replaced (tests/support/shard/kept_locks.py)",
+    "tests/unit/shard/test_lock_file.py": "the same",
+    "tests/unit/shard/test_restored_locks.py": "locks are a mock",
+    "tests/unit/shard/queue/timed/test_ended_links.py::test_an_ended_link_costs": "objects of C are larger",
+    "tests/unit/shard/queue/timed/test_ended_links.py::test_nothing_visits": "methods are replaced",
+    "tests/unit/shard/test_shares_of_memory.py::test_a_queue_counts": "objects of C are larger",
+}
 """Tests that can't run on compiled modules, by the beginnings of their ids, and why."""
 
 
 def install() -> None:
     """Before lightrail's modules are imported. Raises pytest.UsageError: this form is not there."""
-    if IS_COMPILED and not native.install(BUILT):
+    if not IS_COMPILED:
+        return
+    if not native.install(BUILT):
         raise pytest.UsageError(
             "expected compiled modules of these sources, found none: python -m scripts.compiling --for-tests"
         )
+    for module in map(importlib.import_module, TRAITS):
+        for name, kind in list(vars(module).items()):
+            if name.startswith("Derivable"):
+                setattr(module, name.removeprefix("Derivable"), kind)
 
 
 @cache
@@ -61,3 +81,9 @@ def watch_replacements() -> None:
         setattr_of_pytest(self, target, name, *rest, **options)
 
     pytest.MonkeyPatch.setattr = setattr_or_skip  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    install()
+    sys.argv[:] = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -238,6 +238,7 @@ def test_for_tests_interpreted_classes_may_derive_from_all_but_those_of_python(t
         "Pair": [],
         "Kind": [],
         "MadeUpError": [],
+        "DerivableBase": [derivable],
     }
 
 

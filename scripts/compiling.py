@@ -120,6 +120,8 @@ MADE_OF: Final = "made-of"
 """File in it: the digest of all that the modules are made of."""
 HOW: Final = ("scripts/compiling.py", "scripts/compiled_sources.py", "pyproject.toml")
 """Files that decide, beside the sources, what is built."""
+OPTIONS: Final = ("--follow-imports=silent", "--ignore-missing-imports", "--no-warn-unused-ignores")
+"""A build has no packages of the broker, whose types are then unknown; `make types` looks at all modules."""
 _ASSIGNED: Final = re.compile(r"\s+(cpy_r_r\d+) = (.*);")
 _CAST: Final = re.compile(r'CPy_TypeError\("None", (cpy_r_r\d+)\)')
 _NUMBERED: Final = re.compile(r"\b(__LL|__tmp)(\d+)\b")
@@ -313,7 +315,7 @@ def _build(root: Path, work: Path, paths: list[str], stubs: list[str], compiler:
         former.unlink()
     with chdir(work):
         extensions = mypycify(
-            ["--config-file=pyproject.toml", *paths],
+            ["--config-file=pyproject.toml", *OPTIONS, *paths],
             multi_file=True,
             group_name=LIBRARY.removesuffix("__mypyc"),
         )

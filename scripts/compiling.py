@@ -132,6 +132,8 @@ HOW: Final = (
     "scripts/compiling.py",
 )
 """Files that decide, beside the sources, what is built."""
+OPTIONS: Final = ("--follow-imports=silent", "--ignore-missing-imports", "--no-warn-unused-ignores")
+"""A build has no packages of the broker, whose types are then unknown; `make types` looks at all modules."""
 _NUMBERED: Final = re.compile(r"\b(__LL|__tmp)(\d+)\b")
 
 
@@ -308,7 +310,7 @@ def _build(
         former.unlink()
     with chdir(work):
         extensions = mypycify(
-            ["--config-file=pyproject.toml", *paths],
+            ["--config-file=pyproject.toml", *OPTIONS, *paths],
             multi_file=True,
             group_name=LIBRARY.removesuffix("__mypyc"),
         )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from lightrail.journal.layout import FRONT, REST
@@ -23,16 +23,6 @@ from lightrail.shard.replicas.lineage import RecordEnd
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
-
-
-class Jobs(Protocol):
-    """What performs jobs in order; see Worker."""
-
-    def submit(self, work: Work, done: Done) -> None:
-        """Performs `work` after all jobs submitted before, and calls `done` on the loop."""
-
-    def close(self) -> None:
-        """Waits until all submitted jobs are done."""
 
 
 class Worker:

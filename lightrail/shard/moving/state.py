@@ -300,14 +300,6 @@ def decode_state(
     )
 
 
-def _blame(sent: list[Any] | None) -> tuple[int | None, list[int]] | None:
-    """Of a holder, as JSON has it: the oldest delivery that counts, and those that were renewed."""
-    if sent is None:
-        return None
-    oldest, renewed = sent
-    return oldest, renewed
-
-
 def _holders(
     consumers: list[dict[str, Any]],
     columns: Columns,
@@ -356,7 +348,7 @@ def _holders(
                 anew,
                 each.get("cursor", 0),
                 each.get("departed", False),
-                _blame(each.get("blame")),
+                (each["blame"][0], each["blame"][1]) if each.get("blame") else None,
                 None if "session_of" not in each else holders[each["session_of"]].consumer,
                 each.get("active", False),
             )

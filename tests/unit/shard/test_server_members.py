@@ -103,7 +103,7 @@ def play(test: Callable[[OwnerServer], Awaitable[None]], tmp_path: Path) -> None
             frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
             await frontend.until(Kind.PRODUCER_READY)
             await server._idle.wait()
-            server._committer = disk  # type: ignore[assignment]
+            server._committer = disk
             owner = OwnerServer(server, journal, frontend, disk)
             owner.acknowledge()
             await test(owner)

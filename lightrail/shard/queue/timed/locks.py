@@ -178,9 +178,7 @@ class Locks:
     def entries(self) -> Iterator[tuple[int, int, int, int]]:
         """The locks as in `heap`, with one end for each delivery under a key, and without stale numbers."""
         keyed = {consumer.id for consumer in self.by_key.values()}
-        for entry in self.heap:
-            if entry[1] not in keyed and self._find(entry[1]):
-                yield entry
+        yield from [entry for entry in self.heap if entry[1] not in keyed and self._find(entry[1])]
         for consumer in self.keyed():
             for first, last, until_ms in self.parts(consumer):
                 if until_ms:

@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.effects.actions import Actions, Read
-from lightrail.shard.journal.commit import Jobs, Worker
+from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.commit_thread import CommitThread
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.startup.storage import DiskWatch
@@ -52,14 +52,14 @@ class Server:
         archiver: Archiver | None = None,
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Actions], None] = lambda _: None,
-        worker: Callable[[asyncio.AbstractEventLoop, str], Jobs] = Worker,
+        worker: Callable[[asyncio.AbstractEventLoop, str], Worker] = Worker,
     ) -> None:
         """Listens to frontends. Raises OSError: the address can't be bound.
 
         Args:
             clock: monotonic seconds, for the times of turns and commits.
             ask: requests the deletions and moves of actions from the coordinator.
-            worker: makes a thread of this name.
+            worker: makes threads.
         """
         self._loop = loop
         self._engine = engine

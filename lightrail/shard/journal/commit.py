@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from lightrail.journal.layout import FRONT, REST
@@ -27,16 +27,6 @@ Done = Callable[[BaseException | None], None]
 PLAIN_BYTES: Final = 32 * 1024
 """Largest commit that the loop encodes, for a thread that needs no interpreter: more is better encoded in the
 commit thread, beside the loop."""
-
-
-class Jobs(Protocol):
-    """What performs jobs in order; see Worker."""
-
-    def submit(self, work: Work, done: Done) -> None:
-        """Performs `work` after all jobs submitted before, and calls `done` on the loop."""
-
-    def close(self) -> None:
-        """Waits until all submitted jobs are done."""
 
 
 class Worker:

@@ -11,7 +11,7 @@ import threading
 from functools import partial
 from typing import Any
 
-from lightrail.shard.journal.commit import Done, Jobs, JournalCommit, PlainWrite, Work
+from lightrail.shard.journal.commit import Done, JournalCommit, PlainWrite, Work, Worker
 from lightrail.shard.journal.files import RealFile
 from lightrail.shard.journal.store import Commit
 
@@ -59,7 +59,7 @@ class PlainWriter:
 class CommitThread:
     """Commits of one store; at most one is under way."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, worker: Jobs) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
         self._loop = loop
         self._worker = worker
         self._plain_writer: PlainWriter | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
-from lightrail.shard.journal.commit import JournalCommit, Reached
+from lightrail.shard.journal.commit import JournalCommit, Reached, Worker
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.journal.record import Append
@@ -28,7 +28,7 @@ Done = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
-class Jobs:
+class Jobs(Worker):
     """A thread whose jobs run one by one, when the test says so."""
 
     waiting: deque[tuple[Work, Done]] = field(default_factory=deque)

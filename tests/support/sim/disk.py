@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 
+from lightrail.shard.journal.commit import Worker
 from tests.support.shard.fake_files import FakeFiles, Fault
 from tests.support.sim.loop import SimLoop
 
@@ -77,7 +78,7 @@ class SimFiles(FakeFiles):
         return self
 
 
-class SimWorker:
+class SimWorker(Worker):
     """A thread of one process, see Worker of shard/journal/commit.py."""
 
     def __init__(

@@ -33,7 +33,7 @@ RUN python -m venv /opt/compiler \
 ARG COMPILED=1
 COPY setup.py MANIFEST.in ./
 COPY stubs stubs
-COPY scripts/compiling.py scripts/compiled_sources.py scripts/
+COPY scripts/compiling.py scripts/compiled_checks.py scripts/compiled_sources.py scripts/
 COPY lightrail lightrail
 RUN LIGHTRAIL_COMPILED=$COMPILED /opt/compiler/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
  && /opt/lightrail/bin/pip install --no-deps wheels/*.whl \

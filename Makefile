@@ -63,11 +63,11 @@ else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif
 
-test-slow: setup ## set up, then the slower half: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
+test-slow: compiled ## set up, then the slower half, on machine code: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
 
-compiled: dev ## machine code of the modules that a message passes, for the frontends and shards of this checkout; some minutes
+compiled: setup ## machine code of the modules that a message passes, for the frontends and shards of this checkout; some minutes
 	$(BIN)/python -m scripts.compiling
 
 wheel: dev ## a wheel with machine code for this Python and this kind of machine, in dist; some minutes, unless `make compiled` was run

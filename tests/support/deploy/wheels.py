@@ -14,6 +14,7 @@ from tests.support.broker import ROOT
 PACKED: Final = (
     "lightrail",
     "pyspark_lightrail",
+    "scripts/compiled_checks.py",
     "scripts/compiled_sources.py",
     "scripts/compiling.py",
     "stubs",

@@ -71,7 +71,7 @@ compiled: dev ## machine code of the modules that a message passes, for the fron
 	$(BIN)/python -m scripts.compiling
 
 wheel: dev ## a wheel with machine code for this Python and this kind of machine, in dist; some minutes, unless `make compiled` was run
-	LIGHTRAIL_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	LIGHTRAIL_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
 docs: ## the documents as a site, in build/site; a broken link is an error
 	@scripts/setup.sh docs

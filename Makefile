@@ -71,7 +71,7 @@ compiled: setup ## machine code of the modules that a message passes, for the fr
 	$(BIN)/python -m scripts.compiling
 
 wheel: dev ## a wheel with machine code for this Python and this kind of machine, in dist; some minutes, unless `make compiled` was run
-	LIGHTRAIL_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	LIGHTRAIL_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
 # What a process of the tests can have as machine code; the other suites have processes, which use what `make compiled` makes.
 COMPILED := $(addprefix tests/unit/,amqp frontend service_bus shard shard_client wire) tests/model $(SIMULATED)

@@ -95,7 +95,8 @@ def copied(folder: Path) -> Path:
 
 def _wheel(tree: Path, folder: Path, time_max_s: int, environ: dict[str, str]) -> Path:
     wheels = folder / "wheels"
-    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", str(wheels))
+    # Pip would keep the wheel of a folder that is called like an archive, for a later one of the same path.
+    flags = ("--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "-w", str(wheels))
     command = [*PIP, "wheel", *flags, str(tree)]
     subprocess.run(command, check=True, timeout=time_max_s, env=environment_of_pip() | environ)
     (wheel,) = wheels.glob("*.whl")

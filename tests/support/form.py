@@ -31,7 +31,7 @@ _ROOMS: Final = {
     },
     "tests/unit/shard/": {
         "queue/timed/test_ended_links.py::test_an_ended_link_costs": "objects of C are larger",
-        "queue/timed/test_ended_links.py::test_a_packed": "a constant is replaced by mock",
+        "queue/timed/test_ended_links.py::test_a_packed": "examples by annotations, which C has not",
         "queue/timed/test_ended_links.py::test_nothing_visits": "methods are replaced by mock",
         "queue/values/test_effects.py::test_the_performer": "it reads the source of a function",
         "test_kept_locks.py": "a thread is replaced (tests/support/shard/kept_locks.py)",

@@ -28,9 +28,9 @@ RUN mkdir lightrail && touch lightrail/__init__.py \
 RUN python -m venv /opt/compiler \
  && /opt/compiler/bin/pip install --constraint constraints.txt 'setuptools>=68' wheel Cython mypy
 
-# The modules that a message passes become machine code, in three to six minutes on two cores: only LightRail's code, and
-# what compiles it, make this layer anew. --build-arg COMPILED= leaves it out, for a try, with up to twice the CPU.
-ARG COMPILED=1
+# --build-arg COMPILED=1 makes machine code of the modules that a message passes, in three to six minutes on two cores, for up
+# to half the CPU; it is in trial (docs/operate/running.md). Only LightRail's code, and what compiles it, make this layer anew.
+ARG COMPILED=
 COPY setup.py MANIFEST.in ./
 COPY stubs stubs
 COPY scripts/compiling.py scripts/compiled_checks.py scripts/compiled_sources.py scripts/

@@ -63,7 +63,7 @@ else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif
 
-test-slow: compiled ## set up, then the slower half, on machine code: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
+test-slow: setup ## set up, then the slower half: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
 

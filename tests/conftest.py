@@ -44,6 +44,17 @@ def pytest_configure() -> None:
         form.watch_replacements()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skips a test whose fakes compiled code does not take."""
+    try:
+        return (yield)
+    except (AttributeError, TypeError) as error:
+        if form.IS_COMPILED and form.is_faked(error):
+            pytest.skip(str(error))
+        raise
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that can't run on compiled modules are left out where they are used."""
     if form.IS_COMPILED:

@@ -64,10 +64,9 @@ REFUSALS: Final = (
 
 
 def say_if_interpreted(compiled: native.MachineCode) -> None:
-    """One line in the log where frontends and shards of this installation have no machine code to use."""
-    if not compiled.fits:
-        level = logging.WARNING if compiled.is_wrong else logging.INFO
-        log.log(level, "what a message passes is interpreted, for up to twice the CPU: %s", compiled.why_not)
+    """A line in the log where the machine code of this installation does not fit its frontends and shards."""
+    if compiled.is_wrong:
+        log.warning("what a message passes is interpreted, for up to twice the CPU: %s", compiled.why_not)
 
 
 def greeting(settings: Settings, has_users: bool) -> str:

@@ -15,9 +15,8 @@ from tests.deploy.conftest import Docker
 from tests.support import wait
 from tests.support.amqp.proton_blocking import connected, received
 from tests.support.deploy.compose import Compose
-from tests.support.deploy.docker import IMAGE_S
 
-pytestmark = pytest.mark.timeout(IMAGE_S + 600)
+pytestmark = pytest.mark.timeout(900)
 PASSWORD = "chosen by the test"
 LOGIN = {"user": "admin", "password": PASSWORD, "allowed_mechs": "PLAIN", "allow_insecure_mechs": True}
 QUEUES = [f"orders-{number}" for number in range(12)]
@@ -32,7 +31,7 @@ def stack(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     compose = Compose(
         docker.engine, docker.program, scratch, LIGHTRAIL_PASSWORD_FILE=str(scratch / "password")
     )
-    compose("build", time_s=IMAGE_S)
+    compose("build", time_s=600)
     compose.up()
     yield compose
     compose("--profile", "*", "down", "--volumes", "--timeout", "30")

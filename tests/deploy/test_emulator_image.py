@@ -13,10 +13,9 @@ from lightrail.service_bus.development import CONFIG_OF_IMAGE, KEY, KEY_NAME
 from tests.deploy.conftest import Docker
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.deploy.docker import IMAGE_S
 from tests.support.ports import free_ports
 
-pytestmark = pytest.mark.timeout(IMAGE_S + 600)
+pytestmark = pytest.mark.timeout(900)
 TAG = "lightrail-emulator:tests"
 CONFIG = f"--volume={ROOT}/examples/emulator/Config.json:{CONFIG_OF_IMAGE}:ro"
 VARIABLES = (
@@ -30,7 +29,7 @@ def image(docker: Docker) -> str:
     """The name of the image, built of this tree."""
     docker.engine.run(
         *("docker", "build", "--network=host", "--target=emulator", f"--tag={TAG}", "."),
-        time_s=IMAGE_S,
+        time_s=600,
         directory=ROOT,
     )
     docker.engine.docker("network", "create", "emulator")

@@ -162,13 +162,13 @@ def _about_python(unoptimised: list[str]) -> Iterable[Finding]:
 
 
 def _about_modules(processes: list[dict[str, Any]]) -> Iterable[Finding]:
-    """One finding for all processes that interpret what a message passes."""
+    """One finding for all processes that interpret what a message passes, where others have machine code."""
     names = [f"{each['role']}-{_number(each)}" for each in processes if each.get("compiled") is False]
-    if names:
+    if names and any(each.get("compiled") for each in processes):
         yield Finding(
             "warning",
             f"what a message passes is interpreted in {', '.join(names)}, for up to twice the CPU",
-            "in a checkout run `make compiled`, elsewhere install the image or a wheel with machine code: "
+            "in a checkout run `make compiled`, elsewhere install an image or a wheel with machine code: "
             "docs/operate/running.md",
         )
 

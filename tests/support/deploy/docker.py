@@ -20,9 +20,7 @@ from tests.support import wait
 PROGRAMS = ("dockerd", "containerd", "runc", "docker", "iptables", "debootstrap", "setpriv")
 FLAGS = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
 START_S = 60.0
-IMAGE_S = 1_800.0
-"""For the image of this tree: its machine code takes minutes, and more beside other tests."""
-LOCK_S = 2_400.0
+LOCK_S = 600.0
 
 
 class NoEngineError(Exception):

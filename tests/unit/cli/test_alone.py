@@ -132,10 +132,10 @@ def test_a_python_without_optimisations_is_one_warning(
 
 
 @pytest.mark.parametrize(("role", "lines"), [("shard", 1), ("frontend", 1), ("gateway", 0)])
-def test_a_process_that_messages_pass_says_once_that_it_has_no_machine_code(
+def test_a_process_that_messages_pass_says_once_that_its_machine_code_does_not_fit(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], role: str, lines: int
 ) -> None:
     (tmp_path / "data").write_text("no directory")
-    found = native.MachineCode("`make compiled` makes machine code")
+    found = native.MachineCode("a source has changed: run `make compiled`", is_wrong=True)
     assert alone.run(role, 0, Settings(data=str(tmp_path / "data")), optimised=True, compiled=found) == 1
     assert capfd.readouterr().err.count("interpreted") == lines

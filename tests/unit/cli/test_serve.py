@@ -98,11 +98,11 @@ def test_a_python_without_optimisations_is_one_warning(
     ("found", "level"),
     [
         (native.MachineCode(""), None),
-        (native.MachineCode("`make compiled` makes machine code"), "info"),
+        (native.MachineCode("`make compiled` makes machine code"), None),
         (native.MachineCode("a source has changed: run `make compiled`", is_wrong=True), "warning"),
     ],
 )
-def test_processes_without_machine_code_are_one_line(
+def test_machine_code_that_does_not_fit_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], found: native.MachineCode, level: str | None
 ) -> None:
     (tmp_path / "data").write_text("no directory")

@@ -65,7 +65,7 @@ class Server:
         self._engine = engine
         self._store = store
         self._counts = counts
-        self._committer = CommitThread(loop, worker(loop, "commit"))
+        self._committer = CommitThread(loop, worker(loop, "commit"), store)
         self._reader = worker(loop, "read")
         self._archiver = archiver
         self._archive_thread = worker(loop, "archive") if archiver is not None else None

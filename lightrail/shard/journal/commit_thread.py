@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from lightrail.shard.journal.commit import Done, JournalCommit, PlainWrite, Work, Worker
-from lightrail.shard.journal.files import RealFile
-from lightrail.shard.journal.store import Commit
+from lightrail.shard.journal.files import RealFile, RealFiles
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import Commit, Store
 
 try:
     from lightrail.shard.journal import _syncer  # type: ignore[attr-defined]
@@ -59,11 +60,10 @@ class PlainWriter:
 class CommitThread:
     """Commits of one store; at most one is under way."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, worker: Worker, store: Store) -> None:
         self._worker = worker
-        self._plain_writer: PlainWriter | None = None
-        """Made for the first commit to a real file."""
+        is_real = isinstance(store, Journal) and isinstance(store.files, RealFiles)
+        self._plain_writer = PlainWriter(loop) if is_real and _syncer is not None else None
 
     def submit(self, commit: Commit, done: Done, work: Work | None = None) -> None:
         """Performs a commit, or does `work` in its place; `done` is called on the loop with the error, or
@@ -74,13 +74,11 @@ class CommitThread:
             self._worker.submit(work or commit.perform, done)
 
     def _write(self, plain: PlainWrite, written: Done) -> None:
-        file = plain.file
-        if _syncer is None or not isinstance(file, RealFile):
+        writer, file = self._plain_writer, plain.file
+        if writer is not None and isinstance(file, RealFile):
+            writer.submit(plain, file, written)
+        else:
             self._worker.submit(plain, written)
-            return
-        if self._plain_writer is None:
-            self._plain_writer = PlainWriter(self._loop)
-        self._plain_writer.submit(plain, file, written)
 
     def _written(
         self, commit: JournalCommit, plain: PlainWrite, done: Done, error: BaseException | None

@@ -104,7 +104,7 @@ def play(test: Callable[[OwnerServer], Awaitable[None]], tmp_path: Path) -> None
             frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
             await frontend.until(Kind.PRODUCER_READY)
             await server._idle.wait()
-            server._committer = CommitThread(loop, disk)
+            server._committer = CommitThread(loop, disk, journal)
             owner = OwnerServer(server, journal, frontend, disk)
             owner.acknowledge()
             await test(owner)

@@ -41,7 +41,7 @@ class Scene:
         self.journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 5)
         self.journal.flush()
         loop = asyncio.get_running_loop()
-        self.thread = CommitThread(loop, Worker(loop, "commit"))
+        self.thread = CommitThread(loop, Worker(loop, "commit"), self.journal)
         self.sent = 0
 
     def send(self, size: int = 100) -> None:
@@ -147,7 +147,7 @@ def test_without_a_real_file_there_is_no_thread_of_machine_code(form: str) -> No
         journal.recover(1 << 30, 0)
         journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 5)
         loop = asyncio.get_running_loop()
-        thread = CommitThread(loop, Worker(loop, "commit"))
+        thread = CommitThread(loop, Worker(loop, "commit"), journal)
         ended: asyncio.Future[BaseException | None] = loop.create_future()
         commit = journal.begin_commit()
         thread.submit(commit, ended.set_result)

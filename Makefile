@@ -67,7 +67,7 @@ test-slow: setup ## set up, then the slower half: simulated crashes, clients and
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
 
-compiled: setup ## machine code of the modules that a message passes, for the frontends and shards of this checkout; some minutes
+compiled: dev ## machine code of the modules that a message passes, for the frontends and shards of this checkout; some minutes
 	$(BIN)/python -m scripts.compiling
 
 wheel: dev ## a wheel with machine code for this Python and this kind of machine, in dist; some minutes, unless `make compiled` was run

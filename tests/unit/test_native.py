@@ -82,7 +82,7 @@ def test_an_installation_without_sources_uses_the_code_that_came_with_its_byteco
         source = built.parent / f"lightrail/{name}.py"
         source.rename(source.with_suffix(".pyc"))
     assert native.install(built)
-    # One whose bytecode has gone can't be imported by those that are compiled.
+    # Compiled modules import the others: a module without its bytecode is missing.
     (built.parent / "lightrail/other.pyc").unlink()
     assert "lightrail/other.py has changed" in native.find(built).why_not
 

@@ -245,13 +245,13 @@ def test_for_tests_interpreted_classes_may_derive_from_all_but_those_of_python(t
 def test_identity_of_a_tuple_that_was_made_for_it_is_found_and_that_of_an_object_is_not(
     tmp_path: Path,
 ) -> None:
-    """As mypyc writes `key is not MISSING` for tuples of a known length, and `run is GONE`."""
+    """As mypyc compiles `key is not MISSING`, where keys are tuples of a known length, and `run is END`."""
     (tmp_path / "__native_keys.c").write_text(
         "    cpy_r_r43 = PyTuple_New(2);\n"
         "    cpy_r_r45 = cpy_r_r43 == cpy_r_r44;\n"
         '        CPy_AddTraceback("made/keys.py", "key_of", 68, CPyStatic_globals);\n'
         "}\n"
-        "    cpy_r_r43 = CPyStatic_runs___GONE;\n"
+        "    cpy_r_r43 = CPyStatic_runs___END;\n"
         "    cpy_r_r45 = cpy_r_run == cpy_r_r43;\n"
     )
     assert compiled_checks.identified(tmp_path) == ["made/keys.py:68 (key_of)"]
